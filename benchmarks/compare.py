@@ -1,0 +1,25 @@
+"""Ratios against peers, measured in one process in turns, with a machine record.
+
+Run ``python benchmarks/compare.py stack``; ``--help`` lists the options.  A
+peer that is not installed is reported as absent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from comparison import stack
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    stack.add_parser(commands)
+    arguments = parser.parse_args()
+    status: int = arguments.run(arguments)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

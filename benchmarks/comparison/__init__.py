@@ -1,0 +1,1 @@
+"""Ratios against peers: what `compare.py` runs."""

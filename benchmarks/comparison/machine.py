@@ -1,0 +1,88 @@
+"""The machine record: where a set of figures was measured, and with what."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import depthgauge as dg
+
+LIBRARIES = ("numpy", "scipy", "torch", "jax", "jaxlib")
+SYSTEM = Path("/sys/devices/system/cpu")
+
+
+def machine_record() -> dict[str, Any]:
+    """Return CPU, caches, versions and the build of depthgauge, as plain data."""
+    return {
+        "cpu": _cpu_model(),
+        "cpus_usable": len(usable_cpus()),
+        "caches": _caches(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "libraries": {"depthgauge": dg.__version__} | {name: _version(name) for name in LIBRARIES},
+        "build_config": dg.build_config(),
+    }
+
+
+def blas_record() -> list[str]:
+    """Return the BLAS and OpenMP libraries loaded into this process, with their threads."""
+    try:
+        threadpoolctl: Any = importlib.import_module("threadpoolctl")
+    except ImportError:
+        return ["unknown: threadpoolctl is not installed"]
+    return [
+        f"{pool.get('internal_api')} {pool.get('version') or ''} "
+        f"({Path(pool['filepath']).name}, {pool['num_threads']} threads)"
+        for pool in threadpoolctl.threadpool_info()
+    ]
+
+
+def usable_cpus() -> list[int]:
+    """Return the CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def one_cpu_a_core(count: int) -> list[int] | None:
+    """Return `count` usable CPUs on as many cores, so that no two share execution units; None if there are too few."""
+    chosen: dict[str, int] = {}
+    for cpu in usable_cpus():
+        siblings = _read(SYSTEM / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
+        chosen.setdefault(siblings, cpu)
+    cpus = list(chosen.values())
+    return cpus[:count] if len(cpus) >= count else None
+
+
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _cpu_model() -> str:
+    for line in (_read(Path("/proc/cpuinfo")) or "").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _caches() -> dict[str, str]:
+    caches = {}
+    for cache in sorted(SYSTEM.glob("cpu0/cache/index*")):
+        level, kind, size = (_read(cache / name) for name in ("level", "type", "size"))
+        if level and kind and size:
+            caches[f"L{level} {kind.lower()}"] = size
+    return caches
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

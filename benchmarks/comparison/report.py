@@ -1,0 +1,112 @@
+"""Tables of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from depthgauge.cli import aligned
+
+OURS = "depthgauge"
+
+NOTES = """\
+Block: mlp, pre-RMSNorm, branch_scale 1/sqrt(L), He weights; state gradients at every depth. Flops count the
+products alone: 8·L·B·d·m for forward + state VJP, and 8·L·B·d·m for the VJP with weight gradients by itself, its
+forward made before. depthgauge also computes every statistic. All contenders run in turns in one process a thread
+count, one call each a round; ms are medians. A ratio is a peer's median over depthgauge's. Torch runs eager in
+inference mode with reverse mode written by hand; JAX is jit + scan, warm, its compile time apart. Error: the larger of
+output and input gradient, in norm, relative to float64 (for float32) or to long double on two examples (for
+float64)."""
+
+
+def stack_report(record: dict[str, Any]) -> str:
+    """Return the machine record and both tables as text."""
+    lines = [NOTES, "", *_machine(record["machine"]), ""]
+    for run in record["runs"]:
+        lines += _surroundings(run)
+    lines += ["", "Forward + state VJP", "", *_table(record["runs"], "median", details=True)]
+    lines += ["", "VJP with weight gradients", "", *_table(record["runs"], "weight_median", details=False)]
+    return "\n".join(lines)
+
+
+def _machine(machine: dict[str, Any]) -> list[str]:
+    caches = ", ".join(f"{name} {size}" for name, size in machine["caches"].items())
+    libraries = ", ".join(f"{name} {version}" for name, version in machine["libraries"].items())
+    return [
+        f"CPU         {machine['cpu']}, {machine['cpus_usable']} usable; {caches}",
+        f"system      {machine['system']}, Python {machine['python']}",
+        f"libraries   {libraries}",
+        "build       " + ", ".join(f"{name}={value}" for name, value in machine["build_config"].items()),
+    ]
+
+
+def _surroundings(run: dict[str, Any]) -> list[str]:
+    peaks = "; ".join(
+        f"{dtype} FMA {_number(peak['fma'], '.1f')}, best BLAS product {_number(peak['gemm'], '.1f')}"
+        for dtype, peak in run["peaks"].items()
+    )
+    lines = [
+        f"threads {run['threads']}   GF/s: {peaks}",
+        f"            CPUs {run['cpus'] or 'not pinned'}; {'; '.join(run['blas'])}",
+    ]
+    lines += [f"            {name} is absent: {reason}" for name, reason in run["absent"].items()]
+    return lines
+
+
+def _table(runs: Sequence[dict[str, Any]], median: str, *, details: bool) -> list[str]:
+    names = list(dict.fromkeys(name for run in runs for p in run["problems"] for name in p["contenders"]))
+    peers = [name for name in names if name != OURS]
+    heading = ["L,d,m,B", "dtype", "phi", "threads"]
+    heading += [f"{name} ms" for name in names]
+    heading += ["of FMA peak", "of BLAS"] + [f"{name} ratio" for name in peers] + ["gelu/relu"]
+    if details:
+        heading += ["JAX compile s"] + [f"{name} error" for name in names]
+    rows = [_row(run, problem, names, peers, median, details=details) for run in runs for problem in run["problems"]]
+    return list(aligned([heading, *rows], left=(0, 1, 2)))
+
+
+def _row(
+    run: dict[str, Any],
+    problem: dict[str, Any],
+    names: Sequence[str],
+    peers: Sequence[str],
+    median: str,
+    *,
+    details: bool,
+) -> list[str]:
+    entries = problem["contenders"]
+    ours = entries.get(OURS, {}).get(median)
+    peak = run["peaks"][problem["dtype"]]
+    speed = problem["flops"] / ours / 1e9 if ours else None
+    row = [",".join(map(str, problem["shape"])), problem["dtype"], problem["activation"], str(run["threads"])]
+    row += [_number(_scaled(entries.get(name, {}).get(median), 1e3), ".2f") for name in names]
+    row += [_number(_quotient(speed, peak[kind]), ".2f") for kind in ("fma", "gemm")]
+    row += [_number(_quotient(entries.get(name, {}).get(median), ours), ".2f") for name in peers]
+    row.append(
+        _number(_quotient(ours, _of_relu(run, problem, median)), ".2f") if problem["activation"] == "gelu" else ""
+    )
+    if details:
+        row.append(_number(entries.get("JAX", {}).get("compile_seconds"), ".2f"))
+        row += [_number(entries.get(name, {}).get("error"), ".0e") for name in names]
+    return row
+
+
+def _of_relu(run: dict[str, Any], problem: dict[str, Any], median: str) -> float | None:
+    """Return our time on the ReLU problem of the same shape and dtype, which ran in the same turns."""
+    for other in run["problems"]:
+        if other["activation"] == "relu" and all(other[key] == problem[key] for key in ("shape", "dtype")):
+            value: float | None = other["contenders"].get(OURS, {}).get(median)
+            return value
+    return None
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _quotient(numerator: float | None, denominator: float | None) -> float | None:
+    return None if numerator is None or not denominator else numerator / denominator
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

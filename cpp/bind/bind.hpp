@@ -1,0 +1,10 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace depthgauge {
+
+void bind_build(pybind11::module_& m);
+void bind_stack(pybind11::module_& m);
+
+}  // namespace depthgauge

@@ -1,0 +1,150 @@
+// One block forward, over groups of examples that share its weights.
+#pragma once
+
+#include "stack/layer.hpp"
+
+namespace {
+
+using depthgauge::stack::ForwardJob;
+using depthgauge::stack::kMaxJobs;
+
+// The hidden units [j0, j0 + n) of one group: their values go to `z`.
+template <class T, bool Record>
+DG_INLINE void hidden_chunk(const Equation& eq, const Layer<T>& layer, const T* packed_up, const T* packed_gate,
+                            const T* input, int64_t j0, int64_t n, T* z, T* up_path, HiddenRecord<T>& record) {
+  const T* b_up = layer.b_up ? layer.b_up + j0 : nullptr;
+  if (eq.branch == Branch::gated) {
+    multiply_columns(packed_up, eq.width, n, input, up_path, false);
+    add_bias(up_path, n, static_cast<T>(eq.weight_scale), b_up);
+    multiply_columns(packed_gate, eq.width, n, input, z, false);
+    activate<T, Record>(eq, z, n, layer.b_gate ? layer.b_gate + j0 : nullptr, up_path, record);
+  } else {
+    multiply_columns(packed_up, eq.width, n, input, z, false);
+    activate<T, Record>(eq, z, n, b_up, static_cast<const T*>(nullptr), record);
+  }
+}
+
+// next = skip_scale * state + branch_scale * r, its moments, and those of r.  `r` holds the last product, or for a
+// linear branch r itself.
+template <class T>
+void residual_plain(const Equation& eq, const Layer<T>& layer, T* r, ForwardJob<T>& job) {
+  const bool linear = eq.branch == Branch::linear;
+  const Vec<T> a = splat(static_cast<T>(linear ? 1 : eq.weight_scale));
+  const T* bias = linear ? nullptr : layer.b_down;
+  const Term<T> skipped(layer.skip_scale), branched(layer.branch_scale);
+  MomentSum<T> next, branch;
+  each_feature(
+      eq.width,
+      [&](int64_t k, int slot) {
+        const Row<T> b = affine_row(r, k, a, bias);
+        branch.add(slot, b);
+        const Row<T> y = branched(b) + skipped(load_row(job.state + k * kLanes<T>));
+        next.add(slot, y);
+        store_row(job.next + k * kLanes<T>, y);
+      },
+      [&] {
+        branch.flush();
+        next.flush();
+      });
+  // The branch is not stored; it is made again where its moments need a second look.
+  Moments m;
+  if (take_moments(branch, &m)) {
+    for (int64_t k = 0; k < eq.width; ++k) store_row(r + k * kLanes<T>, affine_row(r, k, a, bias));
+    finish(branch, r, eq.width, &m);
+  }
+  job.branch_pool = pool(m, job.examples);
+  finish(next, job.next, eq.width, job.moments);
+}
+
+// The same with norms at the output or after the sum.
+template <class T>
+void residual_normed(const Equation& eq, const Layer<T>& layer, T* r, ForwardJob<T>& job) {
+  const int64_t d = eq.width;
+  if (eq.branch != Branch::linear) add_bias(r, d, static_cast<T>(eq.weight_scale), layer.b_down);
+  Moments m;
+  if (active(eq, layer, kOutput)) {
+    if (job.tape.branch) __builtin_memcpy(job.tape.branch, r, static_cast<size_t>(d) * kGroupBytes);
+    group_moments(r, d, job.examples, &m, &job.branch_pool, nullptr);
+    norm_at(eq, layer, kOutput, r, m, job.tape.factors[kOutput], r);
+  }
+  group_moments(r, d, job.examples, &m, &job.branch_pool, nullptr);
+  const Term<T> skipped(layer.skip_scale), branched(layer.branch_scale);
+  MomentSum<T> sum;
+  each_feature(
+      d,
+      [&](int64_t k, int slot) {
+        const Row<T> y = branched(load_row(r + k * kLanes<T>)) + skipped(load_row(job.state + k * kLanes<T>));
+        sum.add(slot, y);
+        store_row(job.next + k * kLanes<T>, y);
+      },
+      [&] { sum.flush(); });
+  finish(sum, job.next, d, job.moments);
+  if (active(eq, layer, kPost)) {
+    if (job.tape.sum) __builtin_memcpy(job.tape.sum, job.next, static_cast<size_t>(d) * kGroupBytes);
+    norm_at(eq, layer, kPost, job.next, *job.moments, job.tape.factors[kPost], job.next);
+    group_moments(job.next, d, job.examples, job.moments, &job.next_pool, nullptr);
+  }
+}
+
+template <class T>
+void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* jobs, int64_t count, T* memory,
+                   const Stop& stop) {
+  const int64_t d = eq.width, m = eq.hidden, chunk = chunk_size<T>(eq);
+  Scratch<T> scratch{memory};
+  const T* input[kMaxJobs];
+  T* r[kMaxJobs];
+  const bool pre = active(eq, layer, kPre);
+  for (int64_t g = 0; g < count; ++g) {
+    ForwardJob<T>& job = jobs[g];
+    input[g] = job.state;
+    if (pre) {
+      T* u = scratch.take_group(d);
+      norm_at(eq, layer, kPre, job.state, *job.moments, job.tape.factors[kPre], u);
+      input[g] = u;
+    }
+    r[g] = scratch.take_group(d);
+    if (m == 0)
+      for (int64_t i = 0; i < d * kLanes<T>; ++i) r[g][i] = 0;
+    job.live = job.saturated = 0;
+  }
+  T* hidden = scratch.take_group(chunk);
+  T* up_path = scratch.take_group(chunk);
+  T* packed_up = scratch.take(packed_size<T>(d, chunk));
+  T* packed_gate = scratch.take(packed_size<T>(d, chunk));
+  T* packed_down = scratch.take(packed_size<T>(chunk, d));
+  for (int64_t j0 = 0; j0 < m; j0 += chunk) {
+    const int64_t n = smaller(chunk, m - j0);
+    pack_columns(layer.up + j0, m, d, n, packed_up);
+    if (eq.branch == Branch::gated) pack_columns(layer.gate + j0, m, d, n, packed_gate);
+    if (eq.branch != Branch::linear) pack_columns(layer.down + j0 * d, d, n, d, packed_down);
+    for (int64_t g = 0; g < count; ++g) {
+      if (stop()) return;
+      ForwardJob<T>& job = jobs[g];
+      HiddenRecord<T> record;
+      const int64_t at = j0 * kLanes<T>;
+      if (job.tape.positive) record.positive = job.tape.positive + j0;
+      if (job.tape.derivative) record.derivative = job.tape.derivative + at;
+      if (job.tape.gate_value) record.gate_value = job.tape.gate_value + at;
+      if (job.abs_derivative) record.abs_derivative = job.abs_derivative + at;
+      record.unit_live = job.unit_live + j0;
+      record.examples = (1u << job.examples) - 1u;
+      T* z = eq.branch == Branch::linear ? r[g] + at : hidden;
+      hidden_chunk<T, true>(eq, layer, packed_up, packed_gate, input[g], j0, n, z, up_path, record);
+      job.live += record.live;
+      job.saturated += record.saturated;
+      if (eq.branch != Branch::linear) multiply_columns(packed_down, n, d, z, r[g], j0 > 0);
+    }
+  }
+  const bool plain = !active(eq, layer, kOutput) && !active(eq, layer, kPost);
+  for (int64_t g = 0; g < count; ++g) {
+    ForwardJob<T>& job = jobs[g];
+    if (plain)
+      residual_plain(eq, layer, r[g], job);
+    else
+      residual_normed(eq, layer, r[g], job);
+    job.next_pool = pool(*job.moments, job.examples);
+    totals_of<T>(d, job.examples, [&](int64_t k) { return load_row(job.next + k * kLanes<T>); }, job.totals);
+  }
+}
+
+}  // namespace

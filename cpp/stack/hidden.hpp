@@ -1,0 +1,161 @@
+// The hidden units of a block, between its two products: activation, its derivative, and what counts as live.
+#pragma once
+
+#include "stack/activations.hpp"
+#include "stack/kernels.hpp"
+#include "stack/norms.hpp"
+
+namespace {
+
+using depthgauge::stack::Activation;
+using depthgauge::stack::Branch;
+using depthgauge::stack::one_bit;
+
+template <Activation>
+struct Function;
+template <> struct Function<Activation::relu> : Relu {};
+template <> struct Function<Activation::leaky_relu> : LeakyRelu {};
+template <> struct Function<Activation::tanh> : Tanh {};
+template <> struct Function<Activation::sigmoid> : Sigmoid {};
+template <> struct Function<Activation::gelu> : Gelu {};
+template <> struct Function<Activation::gelu_tanh> : GeluTanh {};
+template <> struct Function<Activation::silu> : Silu {};
+template <> struct Function<Activation::abs> : Abs {};
+template <> struct Function<Activation::identity> : Identity {};
+
+// Where a chunk of hidden units leaves what derivatives and statistics need; null where not wanted.
+template <class T>
+struct HiddenRecord {
+  uint16_t* positive = nullptr;
+  T* derivative = nullptr;
+  T* gate_value = nullptr;
+  T* abs_derivative = nullptr;
+  unsigned char* unit_live = nullptr;
+  unsigned examples = 0;  // one bit each
+  int64_t live = 0;
+  int64_t saturated = 0;
+
+  DG_INLINE void count(int64_t j, unsigned live_bits, unsigned saturated_bits) {
+    live_bits &= examples;
+    live += __builtin_popcount(live_bits);
+    saturated += __builtin_popcount(saturated_bits & examples);
+    // Groups of one layer share the flags, and may be on several threads.
+    if (unit_live && live_bits && !__atomic_load_n(unit_live + j, __ATOMIC_RELAXED))
+      __atomic_store_n(unit_live + j, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
+  }
+};
+
+template <class T>
+DG_INLINE Row<T> affine_row(const T* product, int64_t j, Vec<T> scale, const T* bias) {
+  Row<T> z = load_row(product + j * kLanes<T>);
+  if (bias) {
+    const Vec<T> b = splat(bias[j]);
+    for (int i = 0; i < kVectors; ++i) z.v[i] = fma(scale, z.v[i], b);
+  } else {
+    for (int i = 0; i < kVectors; ++i) z.v[i] *= scale;
+  }
+  return z;
+}
+
+// z = scale * product + bias in place.
+template <class T>
+DG_INLINE void add_bias(T* product, int64_t n, T scale, const T* bias) {
+  for (int64_t j = 0; j < n; ++j) store_row(product + j * kLanes<T>, affine_row(product, j, splat(scale), bias));
+}
+
+// value = phi(scale * product + bias) in place, times `up` for a gated branch.
+template <class T, Activation kind, bool Record>
+void activate_with(T* product, int64_t n, T scale, const T* bias, const ActivationParameters<T>& parameters,
+                   const T* up, HiddenRecord<T>& record) {
+  constexpr bool relu = kind == Activation::relu;
+  const Vec<T> s = splat(scale), tenth = splat(T(0.1)), hundredth = splat(T(0.01));
+  for (int64_t j = 0; j < n; ++j) {
+    const Row<T> z = affine_row(product, j, s, bias);
+    Row<T> value, derivative;
+    unsigned positive = 0, live = 0, saturated = 0;
+    for (int i = 0; i < kVectors; ++i) {
+      Function<kind>::template eval<T>(z.v[i], parameters, value.v[i], derivative.v[i]);
+      if (!Record) continue;
+      const int shift = i * kWidth<T>;
+      if (one_bit(kind)) positive |= bits(z.v[i] > Vec<T>{}) << shift;
+      if (relu) {
+        saturated |= bits(z.v[i] <= Vec<T>{}) << shift;
+      } else {
+        const Vec<T> a = abs(derivative.v[i]);
+        const Int<T> number = z.v[i] == z.v[i];
+        live |= bits((a > tenth) & number) << shift;
+        saturated |= bits((a < hundredth) & number) << shift;
+      }
+    }
+    if (Record) {
+      record.count(j, relu ? positive : live, saturated);
+      if (record.positive) record.positive[j] = static_cast<uint16_t>(positive);
+      if (record.abs_derivative) {
+        Row<T> a = derivative;
+        for (int i = 0; i < kVectors; ++i) a.v[i] = abs(a.v[i]);
+        store_row(record.abs_derivative + j * kLanes<T>, a);
+      }
+    }
+    if (up) {
+      const Row<T> y = load_row(up + j * kLanes<T>);
+      if (Record && record.gate_value) store_row(record.gate_value + j * kLanes<T>, value);
+      value = value * y;
+      for (int i = 0; i < kVectors; ++i)
+        derivative.v[i] = select<T>(derivative.v[i] == Vec<T>{}, Vec<T>{}, derivative.v[i] * y.v[i]);
+    }
+    if (Record && record.derivative) store_row(record.derivative + j * kLanes<T>, derivative);
+    store_row(product + j * kLanes<T>, value);
+  }
+}
+
+template <class T, bool Record>
+void activate(const Equation& eq, T* product, int64_t n, const T* bias, const T* up, HiddenRecord<T>& record) {
+  const ActivationParameters<T> p{static_cast<T>(eq.slope)};
+  const T scale = static_cast<T>(eq.weight_scale);
+  switch (eq.activation) {
+#define DG_CASE(name) \
+  case Activation::name: return activate_with<T, Activation::name, Record>(product, n, scale, bias, p, up, record);
+    DG_CASE(relu)
+    DG_CASE(leaky_relu)
+    DG_CASE(tanh)
+    DG_CASE(sigmoid)
+    DG_CASE(gelu)
+    DG_CASE(gelu_tanh)
+    DG_CASE(silu)
+    DG_CASE(abs)
+    DG_CASE(identity)
+#undef DG_CASE
+  }
+}
+
+// t = phi'(z) * (scale * t) in place.  A unit whose derivative is 0 passes exactly 0 on, whatever arrives, and so
+// does every unit under a scale of 0.
+template <class T>
+void apply_derivative(const Equation& eq, T* t, int64_t n, T scale, const uint16_t* positive, const T* derivative) {
+  const Vec<T> s = splat(scale);
+  if (scale == 0) {
+    for (int64_t j = 0; j < n; ++j) store_row(t + j * kLanes<T>, Row<T>{});
+  } else if (positive) {
+    const Vec<T> other = splat(eq.activation == Activation::relu ? T(0) : static_cast<T>(eq.slope));
+    for (int64_t j = 0; j < n; ++j) {
+      Row<T> r = load_row(t + j * kLanes<T>);
+      for (int i = 0; i < kVectors; ++i) {
+        const Vec<T> a = s * r.v[i];
+        const Int<T> on = from_bits<T>(static_cast<unsigned>(positive[j]) >> (i * kWidth<T>));
+        const Vec<T> off = select<T>(other == Vec<T>{}, Vec<T>{}, other * a);
+        r.v[i] = select<T>(on, a, off);
+      }
+      store_row(t + j * kLanes<T>, r);
+    }
+  } else {
+    for (int64_t j = 0; j < n; ++j) {
+      Row<T> r = load_row(t + j * kLanes<T>);
+      const Row<T> f = load_row(derivative + j * kLanes<T>);
+      for (int i = 0; i < kVectors; ++i)
+        r.v[i] = select<T>(f.v[i] == Vec<T>{}, Vec<T>{}, (s * r.v[i]) * f.v[i]);
+      store_row(t + j * kLanes<T>, r);
+    }
+  }
+}
+
+}  // namespace

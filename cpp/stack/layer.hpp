@@ -1,0 +1,99 @@
+// What the layer kernels share: scratch, the chunks of the hidden dimension, and packed blocks of weights.
+#pragma once
+
+#include "stack/gemm.hpp"
+#include "stack/hidden.hpp"
+
+namespace {
+
+using depthgauge::stack::kOutput;
+using depthgauge::stack::kPost;
+using depthgauge::stack::kPre;
+using depthgauge::stack::Layer;
+using depthgauge::stack::Stop;
+using depthgauge::stack::Tape;
+
+// Hidden units a chunk: the packed blocks of a chunk should stay in the second-level cache while every group of a
+// call passes through them.  A whole number of panels and of cache lines, and chunks of nearly equal size.
+template <class T>
+DG_INLINE int64_t chunk_size(const Equation& eq) {
+  constexpr int64_t kBytes = 256 << 10;
+  int64_t unit = kRows;
+  while (unit % kLanes<T>) unit += kRows;
+  const int64_t matrices = eq.branch == Branch::gated ? 3 : 2;
+  int64_t fit = kBytes / (matrices * static_cast<int64_t>(sizeof(T)) * (eq.width > 0 ? eq.width : 1)) / unit * unit;
+  if (fit < unit) fit = unit;
+  const int64_t chunks = (eq.hidden + fit - 1) / fit;
+  if (chunks <= 1) return eq.hidden;
+  return (((eq.hidden + chunks - 1) / chunks + unit - 1) / unit) * unit;
+}
+
+DG_INLINE int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
+
+// Scratch for one call, cut from one aligned block.  Every part is a whole number of cache lines.
+template <class T>
+struct Scratch {
+  T* next;
+  DG_INLINE T* take(int64_t elements) {
+    T* p = next;
+    next += padded(elements);
+    return p;
+  }
+  DG_INLINE T* take_group(int64_t features) { return take(features * kLanes<T>); }
+};
+
+// Rows are read in place when there are few of them at a time; more would share the sets of the first-level cache.
+constexpr bool kRowsInPlace = kRows <= 6;
+
+template <class T>
+DG_INLINE int64_t packed_rows_stride(int64_t inner) {
+  return padded(inner) + kLanes<T>;
+}
+
+// The largest scratch of the three kernels, in elements: two buffers of states a job, three chunks of hidden
+// units, six packed blocks.
+template <class T>
+int64_t layer_scratch(const Equation& eq, int64_t jobs) {
+  const int64_t d = eq.width, chunk = chunk_size<T>(eq);
+  const int64_t block = padded(packed_size<T>(d, chunk)) + padded(packed_size<T>(chunk, d)) +
+                        padded(chunk * packed_rows_stride<T>(d)) + padded(d * packed_rows_stride<T>(chunk));
+  return jobs * 2 * padded(d * kLanes<T>) + 4 * padded(chunk * kLanes<T>) + 3 * block + 64;
+}
+
+// Whether anything happens at a place: a norm, or a gain or shift without one.
+template <class T>
+DG_INLINE bool active(const Equation& eq, const Layer<T>& layer, depthgauge::stack::Place place) {
+  return eq.norm[place] != Norm::none || layer.gain[place] || layer.shift[place];
+}
+
+// y = N(x) at one place, from the moments of x; the factors stay on the tape.
+template <class T>
+void norm_at(const Equation& eq, const Layer<T>& layer, depthgauge::stack::Place place, const T* x,
+             const Moments& moments, NormFactors<T>* keep, T* y) {
+  NormFactors<T> local;
+  NormFactors<T>* factors = keep ? keep : &local;
+  if (has_factors(eq.norm[place])) find_factors(eq.norm[place], eq.eps, x, eq.width, moments, factors);
+  apply_norm(eq.norm[place], eq, x, factors, layer.gain[place], layer.shift[place], y);
+}
+
+// A term of the residual sum; a scale of 0 leaves it out, infinities and all.
+template <class T>
+struct Term {
+  T scale;
+  Row<T> factor;
+  DG_INLINE explicit Term(T s) : scale(s), factor(splat_row(s)) {}
+  DG_INLINE Row<T> operator()(Row<T> x) const { return scale == 0 ? Row<T>{} : factor * x; }
+};
+
+// scale times a row times the gain of a place, if it has one: a norm's derivative in reverse.
+template <class T>
+struct GainBefore {
+  Row<T> scale;
+  const T* gain;
+  DG_INLINE Row<T> operator()(int64_t k, Row<T> r) const {
+    r = r * scale;
+    return gain ? r * splat_row(gain[k]) : r;
+  }
+};
+
+}  // namespace

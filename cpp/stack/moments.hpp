@@ -1,0 +1,244 @@
+// Sums over the features of each example of a group, and over the examples of a group.
+#pragma once
+
+#include "common/simd.hpp"
+#include "stack/kernels.hpp"
+
+namespace {
+
+using depthgauge::stack::kMaxGroup;
+using depthgauge::stack::Moments;
+using depthgauge::stack::Pool;
+
+// Squares of magnitudes in here can be summed as they are; others are scaled by a power of two first.
+template <class T>
+struct SafeRange;
+template <>
+struct SafeRange<double> {
+  static constexpr double low = 0x1p-480, high = 0x1p500;
+};
+template <>
+struct SafeRange<float> {
+  static constexpr float low = 0x1p-40f, high = 0x1p55f;
+};
+
+// A running sum for each lane, in double whatever the lanes are.
+template <class T>
+struct WideSum;
+
+template <>
+struct WideSum<double> {
+  Vec<double> v[kVectors] = {};
+  DG_INLINE void add(Row<double> r) {
+    for (int i = 0; i < kVectors; ++i) v[i] += r.v[i];
+  }
+};
+
+template <>
+struct WideSum<float> {
+  Vec<double> v[2 * kVectors] = {};
+  DG_INLINE void add(Row<float> r) {
+    for (int i = 0; i < kVectors; ++i) {
+      v[2 * i] += widen_low(r.v[i]);
+      v[2 * i + 1] += widen_high(r.v[i]);
+    }
+  }
+};
+
+// Sums of up to kBlock terms are taken in the lanes' own precision, in four chains, and then added to the wide sum:
+// such a sum neither stalls nor costs more than the terms do.
+constexpr int kBlock = 16;
+
+template <class T>
+struct LaneSum {
+  Row<T> part[4] = {};
+  WideSum<T> total;
+  DG_INLINE void add(int slot, Row<T> x) { part[slot] = part[slot] + x; }
+  DG_INLINE void add_product(int slot, Row<T> x, Row<T> y) { part[slot] = fma(x, y, part[slot]); }
+  DG_INLINE void flush() {
+    total.add((part[0] + part[1]) + (part[2] + part[3]));
+    for (auto& p : part) p = Row<T>{};
+  }
+  DG_INLINE void result(double* out) const { __builtin_memcpy(out, total.v, sizeof total.v); }
+};
+
+// body(k, slot) for each feature, flush() after each block.
+template <class Body, class Flush>
+DG_INLINE void each_feature(int64_t d, Body body, Flush flush) {
+  int64_t k = 0;
+  for (; k + kBlock <= d; k += kBlock) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kBlock; i += 4)
+      for (int slot = 0; slot < 4; ++slot) body(k + i + slot, slot);
+    flush();
+  }
+  if (k < d) {
+    for (; k < d; ++k) body(k, static_cast<int>(k & 3));
+    flush();
+  }
+}
+
+template <class T>
+struct MomentSum {
+  LaneSum<T> squares;
+  Row<T> top = {};
+  DG_INLINE void add(int slot, Row<T> x) {
+    squares.add_product(slot, x, x);
+    for (int i = 0; i < kVectors; ++i) top.v[i] = max_or_second(abs(x.v[i]), top.v[i]);
+  }
+  DG_INLINE void flush() { squares.flush(); }
+};
+
+// The power of two that brings `top` near 1; exact where it is applied, since it stays a normal number.
+DG_INLINE double near_one(double top, int lowest, int highest) {
+  int e = __builtin_ilogb(top);
+  e = e < lowest ? lowest : e > highest ? highest : e;
+  return __builtin_ldexp(1.0, -e);
+}
+
+template <class T>
+DG_INLINE double safe_power(double top) {
+  if (!(top > 0) || (top >= SafeRange<T>::low && top <= SafeRange<T>::high)) return 1;
+  return sizeof(T) == 4 ? near_one(top, -126, 126) : near_one(top, -1022, 1022);
+}
+
+// One example the slow way: it holds NaN or Inf, or its squares leave the range.
+template <class T>
+__attribute__((noinline)) void rescan(const T* group, int64_t d, int lane, Moments* m) {
+  double top = 0;
+  bool nan = false;
+  int64_t bad = 0;
+  for (int64_t k = 0; k < d; ++k) {
+    const double x = static_cast<double>(group[k * kLanes<T> + lane]);
+    const double a = x < 0 ? -x : x;
+    if (!(a <= __DBL_MAX__)) {
+      ++bad;
+      nan |= a != a;
+    } else if (a > top) {
+      top = a;
+    }
+  }
+  double sum = 0, power = 1;
+  if (bad) {
+    sum = top = nan ? __builtin_nan("") : __builtin_inf();
+  } else {
+    power = safe_power<T>(top);
+    for (int64_t k = 0; k < d; ++k) {
+      const double x = static_cast<double>(group[k * kLanes<T> + lane]) * power;
+      sum += x * x;
+    }
+  }
+  m->sum_squares[lane] = sum;
+  m->power[lane] = power;
+  m->max_abs[lane] = top;
+  m->nonfinite[lane] = bad;
+}
+
+// The lanes that need a second look.
+template <class T>
+DG_INLINE unsigned take_moments(const MomentSum<T>& sum, Moments* m) {
+  T top[kLanes<T>];
+  unsigned odd = 0;
+  for (int i = 0; i < kVectors; ++i) {
+    const Vec<T> t = sum.top.v[i];
+    store(top + i * kWidth<T>, t);
+    const Int<T> fine = (t == Vec<T>{}) | ((t >= splat(SafeRange<T>::low)) & (t <= splat(SafeRange<T>::high)));
+    odd |= (bits(~fine) << (i * kWidth<T>));
+  }
+  sum.squares.result(m->sum_squares);
+  for (int i = 0; i < kLanes<T>; ++i) {
+    m->power[i] = 1;
+    m->max_abs[i] = static_cast<double>(top[i]);
+    m->nonfinite[i] = 0;
+    if (!(m->sum_squares[i] <= __DBL_MAX__)) odd |= 1u << i;
+  }
+  return odd;
+}
+
+// The moments of `group`, whose rows went into `sum`.
+template <class T>
+DG_INLINE void finish(const MomentSum<T>& sum, const T* group, int64_t d, Moments* m) {
+  const unsigned odd = take_moments(sum, m);
+  if (odd)
+    for (int i = 0; i < kLanes<T>; ++i)
+      if ((odd >> i) & 1) rescan(group, d, i, m);
+}
+
+// Pools the examples of a group.  The terms have a common power of two, that of the largest.
+DG_INLINE Pool pool(const Moments& m, int examples) {
+  Pool p;
+  double power = m.power[0];
+  bool same = true;
+  for (int i = 1; i < examples; ++i) {
+    same &= m.power[i] == power;
+    if (m.power[i] < power) power = m.power[i];
+  }
+  p.power = power;
+  for (int i = 0; i < examples; ++i) {
+    const double scale = same ? 1 : power / m.power[i];
+    p.sum_squares += m.sum_squares[i] * scale * scale;
+    p.nonfinite += m.nonfinite[i];
+    if (m.max_abs[i] > p.max_abs || m.max_abs[i] != m.max_abs[i])
+      if (p.max_abs == p.max_abs) p.max_abs = m.max_abs[i];
+  }
+  return p;
+}
+
+// All ones in the lanes that hold examples.
+template <class T>
+struct ExampleMask {
+  Int<T> v[kVectors];
+  DG_INLINE explicit ExampleMask(int examples) {
+    for (int i = 0; i < kVectors; ++i) v[i] = from_bits<T>(((1u << examples) - 1u) >> (i * kWidth<T>));
+  }
+  DG_INLINE Row<T> operator()(Row<T> r) const {
+    for (int i = 0; i < kVectors; ++i) r.v[i] = bit_cast<Vec<T>>(bit_cast<Int<T>>(r.v[i]) & v[i]);
+    return r;
+  }
+};
+
+DG_INLINE Vec<double> fold(Row<double> r) {
+  Vec<double> s = r.v[0];
+  for (int i = 1; i < kVectors; ++i) s += r.v[i];
+  return s;
+}
+
+DG_INLINE Vec<double> fold(Row<float> r) {
+  Vec<double> s = widen_low(r.v[0]) + widen_high(r.v[0]);
+  for (int i = 1; i < kVectors; ++i) s += widen_low(r.v[i]) + widen_high(r.v[i]);
+  return s;
+}
+
+DG_INLINE double across(Vec<double> v) {
+  double s = 0;
+  for (int i = 0; i < kWidth<double>; ++i) s += v[i];
+  return s;
+}
+
+// totals[k] = factor * sum over the examples of row(k).
+template <class T, class RowOf>
+DG_INLINE void totals_of(int64_t d, int examples, RowOf row, double* totals) {
+  const ExampleMask<T> mask(examples);
+  int64_t k = 0;
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  for (; k + 4 <= d; k += 4) {
+    const __m256d a = fold(mask(row(k))), b = fold(mask(row(k + 1)));
+    const __m256d c = fold(mask(row(k + 2))), e = fold(mask(row(k + 3)));
+    const __m256d ab = _mm256_hadd_pd(a, b), ce = _mm256_hadd_pd(c, e);
+    store(totals + k, _mm256_permute2f128_pd(ab, ce, 0x20) + _mm256_permute2f128_pd(ab, ce, 0x31));
+  }
+#endif
+  for (; k < d; ++k) totals[k] = across(fold(mask(row(k))));
+}
+
+template <class T>
+void group_moments(const T* group, int64_t d, int examples, Moments* m, Pool* p, double* totals) {
+  MomentSum<T> sum;
+  each_feature(
+      d, [&](int64_t k, int slot) { sum.add(slot, load_row(group + k * kLanes<T>)); }, [&] { sum.flush(); });
+  finish(sum, group, d, m);
+  *p = pool(*m, examples);
+  if (totals) totals_of<T>(d, examples, [&](int64_t k) { return load_row(group + k * kLanes<T>); }, totals);
+}
+
+}  // namespace

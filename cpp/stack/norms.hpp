@@ -1,0 +1,235 @@
+// Norms over the features of each example, and their derivatives.
+//
+// A norm is y = gain * x_hat + shift.  The Jacobian of x -> x_hat is symmetric for every kind but dyt's, where it is
+// diagonal; so one function serves both directions, the gain being applied before it in reverse mode and after it
+// in forward mode.
+#pragma once
+
+#include "common/vector_math.hpp"
+#include "stack/moments.hpp"
+
+namespace {
+
+using depthgauge::stack::Equation;
+using depthgauge::stack::Norm;
+using depthgauge::stack::NormFactors;
+
+DG_INLINE bool centers(Norm n) { return n == Norm::layer || n == Norm::layer_detached || n == Norm::center; }
+DG_INLINE bool rescales(Norm n) {
+  return n == Norm::rms || n == Norm::layer || n == Norm::rms_detached || n == Norm::layer_detached;
+}
+// Kinds that remember per-example factors.
+DG_INLINE bool has_factors(Norm n) { return centers(n) || rescales(n); }
+
+// scale = 1 / sqrt(mean square + eps) of power * x; 0 where everything under the root is 0.
+template <class T>
+DG_INLINE void rescaling(const Moments& m, int64_t d, double eps, NormFactors<T>* f) {
+  double under[kLanes<T>];
+  const double count = static_cast<double>(d);
+  for (int i = 0; i < kLanes<T>; ++i) {
+    double power = m.power[i], squares = m.sum_squares[i];
+    if (power != 1) {
+      // eps may be what keeps a tiny row in range.
+      const double root = __builtin_sqrt(eps);
+      const double fit = m.max_abs[i] > root ? power : safe_power<T>(root);
+      const double ratio = fit / power;
+      squares = squares * ratio * ratio;
+      power = fit;
+    }
+    f->power[i] = static_cast<T>(power);
+    under[i] = squares / count + eps * power * power;
+  }
+  for (int i = 0; i < kLanes<T>; i += kWidth<double>) {
+    const Vec<double> u = load(under + i);
+    const Vec<double> s = select<double>(u == Vec<double>{}, Vec<double>{}, splat(1.0) / sqrt(u));
+    for (int j = 0; j < kWidth<double>; ++j) f->scale[i + j] = static_cast<T>(s[j]);
+  }
+}
+
+template <class T>
+DG_INLINE void lane_means(const LaneSum<T>& sum, int64_t d, T* mean) {
+  double total[kLanes<T>];
+  sum.result(total);
+  for (int i = 0; i < kLanes<T>; ++i) mean[i] = static_cast<T>(total[i] / static_cast<double>(d));
+}
+
+// x_hat of one feature.
+template <class T>
+struct Normalized {
+  bool centered;
+  Row<T> first, mean, power, scale;
+  DG_INLINE Normalized(Norm kind, const T* x, const NormFactors<T>& f)
+      : centered(centers(kind)), first(load_row(x)), mean(load_row(f.mean)), power(load_row(f.power)),
+        scale(load_row(f.scale)) {}
+  DG_INLINE Row<T> operator()(Row<T> x) const {
+    if (centered) x = (x - first) - mean;
+    return x * power * scale;
+  }
+};
+
+// y = gain * x_hat + shift, absent where null.
+template <class T>
+struct Affine {
+  const T* gain;
+  const T* shift;
+  DG_INLINE Row<T> operator()(int64_t k, Row<T> x) const {
+    if (gain) x = x * splat_row(gain[k]);
+    if (shift) x = x + splat_row(shift[k]);
+    return x;
+  }
+};
+
+// Finds the factors of one group: `m` are the moments of x, used by the kinds that do not center.
+template <class T>
+void find_factors(Norm kind, double eps, const T* x, int64_t d, const Moments& m, NormFactors<T>* f) {
+  for (int i = 0; i < kLanes<T>; ++i) {
+    f->mean[i] = 0;
+    f->power[i] = f->scale[i] = 1;
+  }
+  if (!centers(kind)) {
+    if (rescales(kind)) rescaling(m, d, eps, f);
+    return;
+  }
+  const Row<T> first = load_row(x);
+  LaneSum<T> sum;
+  each_feature(
+      d, [&](int64_t k, int slot) { sum.add(slot, load_row(x + k * kLanes<T>) - first); }, [&] { sum.flush(); });
+  lane_means(sum, d, f->mean);
+  if (!rescales(kind)) return;
+  const Row<T> mean = load_row(f->mean);
+  MomentSum<T> squares;
+  each_feature(
+      d, [&](int64_t k, int slot) { squares.add(slot, (load_row(x + k * kLanes<T>) - first) - mean); },
+      [&] { squares.flush(); });
+  // The centered values are not stored: where their squares leave the range, the example is scaled as a whole.
+  Moments centered;
+  double total[kLanes<T>];
+  T top[kLanes<T>];
+  squares.squares.result(total);
+  store_row(top, squares.top);
+  for (int i = 0; i < kLanes<T>; ++i) {
+    const double t = static_cast<double>(top[i]);
+    double power = safe_power<T>(t), s = total[i];
+    if (power != 1 && t <= __DBL_MAX__) {
+      s = 0;
+      for (int64_t k = 0; k < d; ++k) {
+        const T c = (x[k * kLanes<T> + i] - x[i]) - f->mean[i];
+        s += (static_cast<double>(c) * power) * (static_cast<double>(c) * power);
+      }
+    } else {
+      power = 1;
+    }
+    centered.sum_squares[i] = s;
+    centered.power[i] = power;
+    centered.max_abs[i] = t;
+  }
+  rescaling(centered, d, eps, f);
+}
+
+// y = N(x); y may be x.
+template <class T>
+void apply_norm(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* gain, const T* shift,
+                T* y) {
+  const Affine<T> affine{gain, shift};
+  if (kind == Norm::dyt) {
+    const Vec<T> alpha = splat(static_cast<T>(eq.dyt_alpha));
+    for (int64_t k = 0; k < eq.width; ++k) {
+      Row<T> r = load_row(x + k * kLanes<T>);
+      for (int i = 0; i < kVectors; ++i) r.v[i] = tanh(alpha * r.v[i]);
+      store_row(y + k * kLanes<T>, affine(k, r));
+    }
+  } else if (kind == Norm::none) {
+    for (int64_t k = 0; k < eq.width; ++k) store_row(y + k * kLanes<T>, affine(k, load_row(x + k * kLanes<T>)));
+  } else {
+    const Normalized<T> hat(kind, x, *f);
+    for (int64_t k = 0; k < eq.width; ++k)
+      store_row(y + k * kLanes<T>, affine(k, hat(load_row(x + k * kLanes<T>))));
+  }
+}
+
+// emit(k, slot, row k of (d x_hat / d x) t), at the input x, with before(k, row) applied to the rows of t; flush()
+// after each block of features.
+template <class T, class Before, class Emit, class Flush>
+DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* t,
+                               Before before, Emit emit, Flush flush) {
+  const int64_t d = eq.width;
+  if (kind == Norm::none) {
+    each_feature(
+        d, [&](int64_t k, int slot) { emit(k, slot, before(k, load_row(t + k * kLanes<T>))); }, flush);
+    return;
+  }
+  if (kind == Norm::dyt) {
+    const Vec<T> alpha = splat(static_cast<T>(eq.dyt_alpha));
+    const auto diagonal = [&](int64_t k, int slot) {
+      Row<T> r = before(k, load_row(t + k * kLanes<T>));
+      for (int i = 0; i < kVectors; ++i) {
+        Vec<T> y, slope;
+        tanh(alpha * load(x + k * kLanes<T> + i * kWidth<T>), y, slope);
+        slope *= alpha;
+        r.v[i] = select<T>(slope == Vec<T>{}, Vec<T>{}, r.v[i] * slope);
+      }
+      emit(k, slot, r);
+    };
+    each_feature(d, diagonal, flush);
+    return;
+  }
+  const Normalized<T> hat(kind, x, *f);
+  const bool projects = kind == Norm::rms || kind == Norm::layer;
+  T mean[kLanes<T>] = {}, along[kLanes<T>] = {};
+  if (projects || centers(kind)) {
+    LaneSum<T> sum, product;
+    each_feature(
+        d,
+        [&](int64_t k, int slot) {
+          const Row<T> r = before(k, load_row(t + k * kLanes<T>));
+          sum.add(slot, r);
+          product.add_product(slot, r, hat(load_row(x + k * kLanes<T>)));
+        },
+        [&] {
+          sum.flush();
+          product.flush();
+        });
+    if (centers(kind)) lane_means(sum, d, mean);
+    if (projects) lane_means(product, d, along);
+  }
+  const Row<T> m = load_row(mean), a = load_row(along);
+  const Row<T> power = load_row(f->power), scale = load_row(f->scale);
+  const auto project = [&](int64_t k, int slot) {
+    Row<T> r = before(k, load_row(t + k * kLanes<T>)) - m;
+    if (projects) r = r - hat(load_row(x + k * kLanes<T>)) * a;
+    emit(k, slot, r * power * scale);
+  };
+  each_feature(d, project, flush);
+}
+
+// Sums over examples of t * x_hat and of t, the gradients of gain and shift.
+template <class T>
+void norm_parameter_sums(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* t, double scale,
+                         int examples, double* gain, double* shift) {
+  const auto row = [&](int64_t k) { return load_row(t + k * kLanes<T>); };
+  const auto rescale = [&](double* sums) {
+    for (int64_t k = 0; k < eq.width; ++k) sums[k] *= scale;
+  };
+  if (shift) {
+    totals_of<T>(eq.width, examples, row, shift);
+    rescale(shift);
+  }
+  if (!gain) return;
+  if (kind == Norm::none) {
+    totals_of<T>(eq.width, examples, [&](int64_t k) { return row(k) * load_row(x + k * kLanes<T>); }, gain);
+  } else if (kind == Norm::dyt) {
+    const Vec<T> alpha = splat(static_cast<T>(eq.dyt_alpha));
+    const auto product = [&](int64_t k) {
+      Row<T> y = load_row(x + k * kLanes<T>);
+      for (int i = 0; i < kVectors; ++i) y.v[i] = tanh(alpha * y.v[i]);
+      return row(k) * y;
+    };
+    totals_of<T>(eq.width, examples, product, gain);
+  } else {
+    const Normalized<T> hat(kind, x, *f);
+    totals_of<T>(eq.width, examples, [&](int64_t k) { return row(k) * hat(load_row(x + k * kLanes<T>)); }, gain);
+  }
+  rescale(gain);
+}
+
+}  // namespace

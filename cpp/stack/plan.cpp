@@ -1,0 +1,152 @@
+#include "stack/plan.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+namespace depthgauge::stack {
+
+template <class T>
+int64_t Stack<T>::field_size(int field) const {
+  const int64_t d = equation.width, m = equation.hidden;
+  switch (field) {
+    case kUp:
+    case kDown:
+    case kGate: return d * m;
+    case kBUp:
+    case kBGate: return m;
+    default: return d;
+  }
+}
+
+template <class T>
+Layer<T> Stack<T>::layer(int64_t set, int64_t index) const {
+  const auto at = [&](int name) -> const T* {
+    const Field<T>& f = fields[name];
+    return f.data ? f.data + (f.index[set] * depth + index) * f.size : nullptr;
+  };
+  Layer<T> found{};
+  found.up = at(kUp);
+  found.down = at(kDown);
+  found.gate = at(kGate);
+  found.b_up = at(kBUp);
+  found.b_down = at(kBDown);
+  found.b_gate = at(kBGate);
+  for (int place = 0; place < kPlaces; ++place) {
+    found.gain[place] = at(kGain + place);
+    found.shift[place] = at(kShift + place);
+  }
+  found.branch_scale = branch_scale[index];
+  found.skip_scale = skip_scale[index];
+  return found;
+}
+
+template <class T>
+TapeSizes tape_sizes(const Stack<T>& stack) {
+  const Equation& eq = stack.equation;
+  const int64_t blocks = stack.replicates * stack.depth * stack.groups();
+  const int64_t wide = blocks * eq.width * kGroup<T>, hidden = blocks * eq.hidden * kGroup<T>;
+  const auto active = [&](int place) {
+    return eq.norm[place] != Norm::none || stack.fields[kGain + place].data || stack.fields[kShift + place].data;
+  };
+  TapeSizes sizes{};
+  sizes.states = stack.replicates * (stack.depth + 1) * stack.groups() * eq.width * kGroup<T>;
+  for (int place = 0; place < kPlaces; ++place)
+    if (eq.norm[place] != Norm::none && eq.norm[place] != Norm::dyt)
+      sizes.factors[place] = blocks * static_cast<int64_t>(sizeof(NormFactors<T>) / sizeof(T));
+  if (active(kOutput)) sizes.branch = wide;
+  if (active(kPost)) sizes.sum = wide;
+  const bool gated = eq.branch == Branch::gated;
+  if (one_bit(eq.activation) && !gated)
+    sizes.positive = blocks * eq.hidden;
+  else
+    sizes.derivative = hidden;
+  if (gated) sizes.gate_value = hidden;
+  return sizes;
+}
+
+template <class T>
+std::vector<int64_t> by_set(const Stack<T>& stack) {
+  std::vector<int64_t> order(static_cast<size_t>(stack.replicates));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return stack.set_of[a] < stack.set_of[b]; });
+  return order;
+}
+
+template <class T>
+Plan make_plan(const Stack<T>& stack, int64_t probes, int threads, const std::vector<int64_t>& replicates) {
+  Plan plan;
+  plan.first_unit.assign(static_cast<size_t>(probes * stack.replicates), 0);
+  const int64_t groups = stack.groups();
+  for (const int64_t r : replicates)
+    for (int64_t p = 0; p < probes; ++p) {
+      plan.first_unit[static_cast<size_t>(p * stack.replicates + r)] = static_cast<int64_t>(plan.units.size());
+      for (int64_t g = 0; g < groups; ++g)
+        plan.units.push_back(
+            {p, r, g, static_cast<int>(std::min<int64_t>(kGroup<T>, stack.examples - g * kGroup<T>))});
+    }
+  // As many batches as threads, or a multiple of that, so that all threads finish together.
+  const int64_t total = static_cast<int64_t>(plan.units.size());
+  int64_t batches = (total + kMaxJobs - 1) / kMaxJobs;
+  batches = (batches + threads - 1) / threads * threads;
+  const int64_t limit = batches ? (total + batches - 1) / batches : 1;
+  for (int64_t first = 0; first < total;) {
+    const auto set_at = [&](int64_t i) { return stack.set_of[plan.units[static_cast<size_t>(i)].replicate]; };
+    const int64_t set = set_at(first);
+    int64_t last = first + 1;
+    while (last < total && last - first < limit && set_at(last) == set) ++last;
+    plan.batches.push_back({first, last, set});
+    first = last;
+  }
+  return plan;
+}
+
+void magnitude_quantiles(std::vector<double>& values, const std::vector<double>& levels, double* out) {
+  const bool undefined =
+      values.empty() || std::any_of(values.begin(), values.end(), [](double v) { return std::isnan(v); });
+  for (size_t q = 0; q < levels.size(); ++q) {
+    out[q] = std::nan("");
+    if (undefined) continue;
+    const double position = levels[q] * static_cast<double>(values.size() - 1);
+    const auto lower = static_cast<int64_t>(position);
+    const double weight = position - static_cast<double>(lower);
+    const auto middle = values.begin() + lower;
+    std::nth_element(values.begin(), middle, values.end());
+    out[q] = *middle;
+    if (weight == 0) continue;
+    const double above = *std::min_element(middle + 1, values.end());
+    // Between equal neighbours nothing is added: infinity minus infinity would be NaN.
+    if (above != *middle) out[q] += (above - *middle) * weight;
+  }
+}
+
+template <class T>
+Kernels<T> kernels(Target target) {
+  Kernels<T> table{};
+#if defined(__x86_64__)
+  if (target == Target::v4) {
+    v4::get_kernels(&table);
+    return table;
+  }
+  if (target == Target::v3) {
+    v3::get_kernels(&table);
+    return table;
+  }
+#endif
+  static_cast<void>(target);
+  baseline::get_kernels(&table);
+  return table;
+}
+
+#define DG_INSTANTIATE(T)                                                                          \
+  template struct Stack<T>;                                                                        \
+  template TapeSizes tape_sizes(const Stack<T>&);                                                  \
+  template std::vector<int64_t> by_set(const Stack<T>&);                                           \
+  template Plan make_plan(const Stack<T>&, int64_t, int, const std::vector<int64_t>&);             \
+  template Kernels<T> kernels<T>(Target);
+DG_INSTANTIATE(float)
+DG_INSTANTIATE(double)
+#undef DG_INSTANTIATE
+
+}  // namespace depthgauge::stack

@@ -1,0 +1,409 @@
+#include <algorithm>
+#include <memory>
+
+#include "stack/plan.hpp"
+
+namespace depthgauge::stack {
+namespace {
+
+constexpr int64_t kLineRows = 48;  // rows of a weight gradient a task
+
+// What the weight gradients of one layer need of every group, kept between the two halves of a layer: the groups go
+// back through the block first, and then the outer products are taken over all groups.
+template <class T>
+class GradientStore {
+ public:
+  GradientStore(const Stack<T>& stack, int64_t units, bool input, bool branch)
+      : d_(stack.equation.width),
+        m_(stack.equation.hidden),
+        gated_(stack.equation.branch == Branch::gated),
+        linear_(stack.equation.branch == Branch::linear),
+        units_(units),
+        input_(input ? units * d_ * kGroup<T> : 0),
+        activation_(units * m_ * kGroup<T>),
+        branch_(branch ? units * d_ * kGroup<T> : 0),
+        up_(panels(m_) * units * kGroup<T> * kGroup<T>),
+        gate_(gated_ ? panels(m_) * units * kGroup<T> * kGroup<T> : 0),
+        down_(linear_ ? 0 : panels(d_) * units * kGroup<T> * kGroup<T>),
+        sums_(units * sums_size(stack)),
+        jobs_(static_cast<size_t>(units)) {
+    has_input_ = input;
+    double* sums = sums_.get();
+    for (int64_t i = 0; i < units; ++i) {
+      GradientJob<T>& job = jobs_[static_cast<size_t>(i)];
+      job = {};
+      if (input) job.input = input_.get() + i * d_ * kGroup<T>;
+      job.activation = activation_.get() + i * m_ * kGroup<T>;
+      if (branch) job.normalized_branch = branch_.get() + i * d_ * kGroup<T>;
+      job.panel_stride = panel_stride();
+      job.up_panel = up_.get() + i * kGroup<T> * kGroup<T>;
+      job.gate_panel = gate_.get() + (gated_ ? i * kGroup<T> * kGroup<T> : 0);
+      job.down_panel = down_.get() + (linear_ ? 0 : i * kGroup<T> * kGroup<T>);
+      for (int field = kBUp; field < kFields; ++field)
+        if (stack.fields[field].data) {
+          sum(job.sums, field) = sums;
+          sums += stack.field_size(field);
+        }
+    }
+  }
+
+  GradientJob<T>* job(int64_t unit) { return &jobs_[static_cast<size_t>(unit)]; }
+  int64_t panel_stride() const { return units_ * kGroup<T> * kGroup<T>; }
+
+  // The panels of one matrix's right factor, at the first of an owner's units.
+  const T* right(int field, int64_t first) const {
+    const Buffer<T>& from = field == kDown ? down_ : field == kGate ? gate_ : up_;
+    return from.get() + first * kGroup<T> * kGroup<T>;
+  }
+
+  const T* left(int field, int64_t unit, const T* state) const {
+    if (field == kDown) return activation_.get() + unit * m_ * kGroup<T>;
+    return has_input_ ? input_.get() + unit * d_ * kGroup<T> : state;
+  }
+
+  static double*& sum(VectorSums& sums, int field) {
+    switch (field) {
+      case kBUp: return sums.b_up;
+      case kBDown: return sums.b_down;
+      case kBGate: return sums.b_gate;
+      default: return field < kShift ? sums.gain[field - kGain] : sums.shift[field - kShift];
+    }
+  }
+
+ private:
+  static int64_t panels(int64_t n) { return (n + kGroup<T> - 1) / kGroup<T>; }
+  static int64_t sums_size(const Stack<T>& stack) {
+    int64_t size = 0;
+    for (int field = kBUp; field < kFields; ++field)
+      if (stack.fields[field].data) size += stack.field_size(field);
+    return size;
+  }
+
+  const int64_t d_, m_;
+  const bool gated_, linear_;
+  bool has_input_ = false;
+  const int64_t units_;
+  Buffer<T> input_, activation_, branch_, up_, gate_, down_;
+  Buffer<double> sums_;
+  std::vector<GradientJob<T>> jobs_;
+};
+
+// The values of a row-major array, pooled.
+template <class T>
+Pool pool_values(const T* values, int64_t count) {
+  Pool pool;
+  double sums[4] = {}, top = 0;
+  bool nan = false;
+  for (int64_t i = 0; i < count; ++i) {
+    const double x = std::abs(static_cast<double>(values[i]));
+    top = std::max(top, x);
+    nan |= std::isnan(x);
+    sums[i & 3] += x * x;
+  }
+  pool.max_abs = nan ? std::nan("") : top;
+  pool.sum_squares = nan ? std::nan("") : (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  if (nan || top == 0 || (top > 0x1p-480 && top < 0x1p480) || std::isinf(top)) return pool;
+  int exponent;
+  std::frexp(top, &exponent);
+  pool.power = std::ldexp(1.0, std::clamp(-exponent, -1022, 1022));
+  pool.sum_squares = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double x = static_cast<double>(values[i]) * pool.power;
+    pool.sum_squares += x * x;
+  }
+  return pool;
+}
+
+// The reverse pass of one call, over some of the replicates.
+template <class T>
+class Reverse {
+ public:
+  Reverse(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
+          const ReverseResults<T>& results, const Resources& resources, const Kernels<T>& table,
+          const std::vector<int64_t>& replicates)
+      : stack_(stack),
+        tape_(tape),
+        probes_(probes),
+        cotangent_(cotangent),
+        results_(results),
+        resources_(resources),
+        table_(table),
+        plan_(make_plan(stack, probes, resources.threads, replicates)),
+        replicates_(replicates),
+        units_(static_cast<int64_t>(plan_.units.size())),
+        d_(stack.equation.width),
+        gradients_(units_ * d_ * kGroup<T>),
+        // Without weight gradients the layers follow each other without a pause, so all their sums are kept.
+        slots_(pauses() ? 1 : stack.depth + 1),
+        pools_(static_cast<size_t>(slots_ * units_)),
+        scratch_size_(table_.scratch(stack.equation, kMaxJobs)),
+        scratch_(scratch_size_ * resources.threads),
+        lines_(results.only_rms ? resources.threads * kLineRows * std::max(d_, stack.equation.hidden) : 0) {
+    if (results.weight_gradients) prepare_weights();
+  }
+
+  void run() {
+    enter();
+    if (stopped()) return;
+    reduce(stack_.depth, slots_ - 1);
+    const auto batches = static_cast<int64_t>(plan_.batches.size());
+    if (pauses()) {
+      for (int64_t l = stack_.depth; l-- > 0;) {
+        parallel(resources_.threads, batches,
+                 [&](int64_t b, int worker) { pass(plan_.batches[static_cast<size_t>(b)], l, 0, worker); });
+        if (stopped()) return;
+        reduce(l, 0);
+        if (store_) weight_gradients(l);
+      }
+    } else {
+      parallel(resources_.threads, batches, [&](int64_t b, int worker) {
+        for (int64_t l = stack_.depth; l-- > 0 && !stopped();)
+          pass(plan_.batches[static_cast<size_t>(b)], l, l, worker);
+      });
+      if (stopped()) return;
+      for (int64_t l = 0; l < stack_.depth; ++l) reduce(l, l);
+    }
+    parallel(resources_.threads, units_, [&](int64_t i, int) {
+      const Unit& unit = plan_.units[static_cast<size_t>(i)];
+      write_group(gradient(i), d_, unit,
+                  results_.input_gradient +
+                      (unit.probe * stack_.replicates + unit.replicate) * stack_.examples * d_);
+    });
+  }
+
+ private:
+  // Units [first, last) whose weight gradients are added up: those of a weight set, or of a replicate alone.
+  struct Owner {
+    int64_t index, first, last;
+  };
+  struct Line {
+    int64_t owner;
+    int field;
+    int64_t first, last;
+  };
+
+  bool stopped() const { return resources_.stop(); }
+  bool pauses() const { return results_.weight_gradients || !results_.quantiles.empty(); }
+  bool active(int place) const {
+    return stack_.equation.norm[place] != Norm::none || stack_.fields[kGain + place].data ||
+           stack_.fields[kShift + place].data;
+  }
+  T* gradient(int64_t unit) const { return gradients_.get() + unit * d_ * kGroup<T>; }
+
+  void prepare_weights() {
+    store_.reset(new GradientStore<T>(stack_, units_, active(kPre), active(kOutput)));
+    for (int64_t i = 0; i < units_; ++i) {
+      const int64_t r = plan_.units[static_cast<size_t>(i)].replicate;
+      const int64_t index = results_.only_rms ? r : stack_.set_of[r];
+      if (owners_.empty() || owners_.back().index != index) owners_.push_back({index, i, i});
+      owners_.back().last = i + 1;
+    }
+    for (size_t o = 0; o < owners_.size(); ++o)
+      for (const int field : {kUp, kDown, kGate}) {
+        if (!stack_.fields[field].data) continue;
+        const int64_t rows = field == kDown ? stack_.equation.hidden : d_;
+        for (int64_t k = 0; k < rows; k += kLineRows)
+          lines_of_layer_.push_back({static_cast<int64_t>(o), field, k, std::min(rows, k + kLineRows)});
+      }
+    line_pools_.resize(lines_of_layer_.size());
+    examples_.reserve(static_cast<size_t>(units_));
+    for (const Unit& unit : plan_.units) examples_.push_back(unit.examples);
+    for (auto& left : left_) left.resize(static_cast<size_t>(units_));
+  }
+
+  void enter() {
+    parallel(resources_.threads, units_, [&](int64_t i, int) {
+      const Unit& unit = plan_.units[static_cast<size_t>(i)];
+      read_group(cotangent_, unit.probe, unit.replicate, unit, d_, gradient(i));
+      Moments moments;
+      table_.moments(gradient(i), d_, unit.examples, &moments,
+                     &pools_[static_cast<size_t>((slots_ - 1) * units_ + i)], nullptr);
+    });
+  }
+
+  void pass(const Batch& batch, int64_t l, int64_t slot, int worker) {
+    ReverseJob<T> jobs[kMaxJobs];
+    const int64_t count = batch.last - batch.first;
+    for (int64_t j = 0; j < count; ++j) {
+      const int64_t i = batch.first + j;
+      const Unit& unit = plan_.units[static_cast<size_t>(i)];
+      jobs[j].state = state_of(stack_, tape_.states, unit, l);
+      jobs[j].gradient = gradient(i);
+      jobs[j].tape = tape_of(stack_, tape_, unit, l);
+      jobs[j].weights = store_ ? store_->job(i) : nullptr;
+      jobs[j].examples = unit.examples;
+    }
+    table_.reverse(stack_.equation, stack_.layer(batch.set, l), jobs, count, scratch_.get() + worker * scratch_size_,
+                   resources_.stop);
+    for (int64_t j = 0; j < count; ++j) pools_[static_cast<size_t>(slot * units_ + batch.first + j)] = jobs[j].pool;
+  }
+
+  void reduce(int64_t l, int64_t slot) {
+    for (const int64_t r : replicates_)
+      for (int64_t p = 0; p < probes_; ++p) {
+        const int64_t pr = p * stack_.replicates + r, first = plan_.first_unit[static_cast<size_t>(pr)];
+        const int64_t at = pr * (stack_.depth + 1) + l, values = stack_.examples * d_;
+        Pool pool;
+        for (int64_t g = 0; g < stack_.groups(); ++g) merge(pool, pools_[static_cast<size_t>(slot * units_ + first + g)]);
+        results_.rms[at] = root_mean_square(pool, values);
+        results_.max_abs[at] = values ? pool.max_abs : std::nan("");
+        results_.nonfinite[at] = pool.nonfinite;
+        if (!results_.quantiles.empty()) quantiles(first, at);
+      }
+  }
+
+  void quantiles(int64_t first, int64_t at) {
+    std::vector<double> values;
+    values.reserve(static_cast<size_t>(stack_.examples * d_));
+    for (int64_t i = first; i < first + stack_.groups(); ++i)
+      for (int64_t k = 0; k < d_; ++k)
+        for (int lane = 0; lane < plan_.units[static_cast<size_t>(i)].examples; ++lane)
+          values.push_back(std::abs(static_cast<double>(gradient(i)[k * kGroup<T> + lane])));
+    magnitude_quantiles(values, results_.quantiles,
+                        results_.gradient_quantiles + at * static_cast<int64_t>(results_.quantiles.size()));
+  }
+
+  void weight_gradients(int64_t l) {
+    for (int64_t i = 0; i < units_; ++i) {
+      const T* state = state_of(stack_, tape_.states, plan_.units[static_cast<size_t>(i)], l);
+      for (const int field : {kUp, kDown, kGate})
+        if (stack_.fields[field].data) left_[field][static_cast<size_t>(i)] = store_->left(field, i, state);
+    }
+    parallel(resources_.threads, static_cast<int64_t>(lines_of_layer_.size()),
+             [&](int64_t i, int worker) { matrix_lines(static_cast<size_t>(i), l, worker); });
+    if (stopped()) return;
+    if (results_.only_rms) reduce_matrix_rms(l);
+    for (const Owner& owner : owners_)
+      for (int field = kBUp; field < kFields; ++field)
+        if (stack_.fields[field].data) vector_gradient(owner, field, l);
+    scale_gradients(l);
+  }
+
+  void matrix_lines(size_t index, int64_t l, int worker) {
+    if (stopped()) return;
+    const Line& line = lines_of_layer_[index];
+    const Owner& owner = owners_[static_cast<size_t>(line.owner)];
+    const int64_t rows = line.field == kDown ? stack_.equation.hidden : d_;
+    const int64_t columns = line.field == kDown ? d_ : stack_.equation.hidden;
+    OuterProduct<T> product{};
+    product.left = left_[line.field].data() + owner.first;
+    product.right = store_->right(line.field, owner.first);
+    product.panel_stride = store_->panel_stride();
+    product.examples = examples_.data() + owner.first;
+    product.groups = owner.last - owner.first;
+    product.columns = columns;
+    // branch_scale is already in the gradient that the up products see.
+    product.factor = static_cast<T>(stack_.equation.weight_scale) * (line.field == kDown ? stack_.branch_scale[l] : T(1));
+    product.stride = columns;
+    product.destination =
+        results_.only_rms ? lines_.get() + worker * kLineRows * std::max(d_, stack_.equation.hidden)
+                          : results_.weights[line.field] + ((owner.index * stack_.depth + l) * rows + line.first) * columns;
+    table_.outer(product, line.first, line.last);
+    if (results_.only_rms) line_pools_[index] = pool_values(product.destination, (line.last - line.first) * columns);
+  }
+
+  void reduce_matrix_rms(int64_t l) {
+    for (size_t i = 0; i < lines_of_layer_.size();) {
+      const Line& line = lines_of_layer_[i];
+      Pool pool;
+      for (; i < lines_of_layer_.size() && lines_of_layer_[i].owner == line.owner && lines_of_layer_[i].field == line.field;
+           ++i)
+        merge(pool, line_pools_[i]);
+      const int64_t r = owners_[static_cast<size_t>(line.owner)].index;
+      results_.weight_rms[line.field][r * stack_.depth + l] = root_mean_square(pool, d_ * stack_.equation.hidden);
+    }
+  }
+
+  void vector_gradient(const Owner& owner, int field, int64_t l) {
+    const int64_t size = stack_.field_size(field);
+    std::vector<double> total(static_cast<size_t>(size));
+    for (int64_t i = owner.first; i < owner.last; ++i) {
+      const double* sums = GradientStore<T>::sum(store_->job(i)->sums, field);
+      for (int64_t k = 0; k < size; ++k) total[static_cast<size_t>(k)] += sums[k];
+    }
+    const int64_t at = owner.index * stack_.depth + l;
+    if (results_.only_rms)
+      results_.weight_rms[field][at] = root_mean_square(pool_values(total.data(), size), size);
+    else
+      for (int64_t k = 0; k < size; ++k)
+        results_.weights[field][at * size + k] = static_cast<T>(total[static_cast<size_t>(k)]);
+  }
+
+  void scale_gradients(int64_t l) {
+    if (!results_.branch_scale) return;
+    for (const int64_t r : replicates_) {
+      const int64_t first = plan_.first_unit[static_cast<size_t>(r)], at = r * stack_.depth + l;
+      double branch = 0, skip = 0;
+      for (int64_t i = first; i < first + stack_.groups(); ++i) {
+        branch += store_->job(i)->branch_scale;
+        skip += store_->job(i)->skip_scale;
+      }
+      results_.branch_scale[at] = branch;
+      results_.skip_scale[at] = skip;
+    }
+  }
+
+  const Stack<T>& stack_;
+  const TapeArrays<T>& tape_;
+  const int64_t probes_;
+  const Rows<T>& cotangent_;
+  const ReverseResults<T>& results_;
+  const Resources& resources_;
+  const Kernels<T>& table_;
+  const Plan plan_;
+  const std::vector<int64_t>& replicates_;
+  const int64_t units_, d_;
+  Buffer<T> gradients_;
+  const int64_t slots_;
+  std::vector<Pool> pools_;
+  const int64_t scratch_size_;
+  Buffer<T> scratch_, lines_;
+  std::unique_ptr<GradientStore<T>> store_;
+  std::vector<Owner> owners_;
+  std::vector<Line> lines_of_layer_;
+  std::vector<Pool> line_pools_;
+  std::vector<int> examples_;
+  std::vector<const T*> left_[3];
+};
+
+// Replicates to take at a time, so that what weight gradients keep of every group stays within this; those of one
+// weight set stay together.
+constexpr int64_t kStoreBytes = 256 << 20;
+
+template <class T>
+std::vector<std::vector<int64_t>> replicate_blocks(const Stack<T>& stack, const ReverseResults<T>& results) {
+  const std::vector<int64_t> order = by_set(stack);
+  if (!results.weight_gradients) return {order};
+  const int64_t each = stack.groups() * 64 * (3 * stack.equation.width + 3 * stack.equation.hidden);
+  std::vector<std::vector<int64_t>> blocks;
+  int64_t used = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const bool together = i > 0 && !results.only_rms && stack.set_of[order[i]] == stack.set_of[order[i - 1]];
+    if (blocks.empty() || (!together && used + each > kStoreBytes)) {
+      blocks.emplace_back();
+      used = 0;
+    }
+    blocks.back().push_back(order[i]);
+    used += each;
+  }
+  return blocks;
+}
+
+}  // namespace
+
+template <class T>
+void reverse(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
+             const ReverseResults<T>& results, const Resources& resources) {
+  const Kernels<T> table = kernels<T>(resources.target);
+  for (const std::vector<int64_t>& replicates : replicate_blocks(stack, results)) {
+    Reverse<T>(stack, tape, probes, cotangent, results, resources, table, replicates).run();
+    if (resources.stop()) return;
+  }
+}
+
+template void reverse(const Stack<float>&, const TapeArrays<float>&, int64_t, const Rows<float>&,
+                      const ReverseResults<float>&, const Resources&);
+template void reverse(const Stack<double>&, const TapeArrays<double>&, int64_t, const Rows<double>&,
+                      const ReverseResults<double>&, const Resources&);
+
+}  // namespace depthgauge::stack

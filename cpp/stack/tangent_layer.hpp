@@ -1,0 +1,107 @@
+// The derivative of one block in forward mode, over groups of examples that share its weights.
+#pragma once
+
+#include "stack/layer.hpp"
+
+namespace {
+
+using depthgauge::stack::TangentJob;
+using depthgauge::stack::kMaxJobs;
+
+template <class T>
+void pool_of(const MomentSum<T>& sum, const T* group, int64_t d, int examples, Pool* out) {
+  Moments m;
+  finish(sum, group, d, &m);
+  *out = pool(m, examples);
+}
+
+// next tangent = N_post'(skip_scale * t + branch_scale * N_output'(r)), with r the last product's tangent.
+template <class T>
+void residual_tangent(const Equation& eq, const Layer<T>& layer, T* r, TangentJob<T>& job) {
+  const int64_t d = eq.width;
+  const Row<T> a = splat_row(static_cast<T>(eq.branch == Branch::linear ? 1 : eq.weight_scale));
+  const Term<T> skipped(layer.skip_scale), branched(layer.branch_scale);
+  const Affine<T> output_gain{layer.gain[kOutput], nullptr}, post_gain{layer.gain[kPost], nullptr};
+  const bool post = active(eq, layer, kPost);
+  MomentSum<T> sum;
+  norm_derivative(
+      eq.norm[kOutput], eq, job.tape.branch, job.tape.factors[kOutput], r,
+      [&](int64_t, Row<T> x) { return x * a; },
+      [&](int64_t k, int slot, Row<T> x) {
+        T* t = job.tangent + k * kLanes<T>;
+        const Row<T> y = branched(output_gain(k, x)) + skipped(load_row(t));
+        if (!post) sum.add(slot, y);
+        store_row(post ? r + k * kLanes<T> : t, y);
+      },
+      [&] { sum.flush(); });
+  if (post)
+    norm_derivative(
+        eq.norm[kPost], eq, job.tape.sum, job.tape.factors[kPost], r, [](int64_t, Row<T> x) { return x; },
+        [&](int64_t k, int slot, Row<T> x) {
+          const Row<T> y = post_gain(k, x);
+          sum.add(slot, y);
+          store_row(job.tangent + k * kLanes<T>, y);
+        },
+        [&] { sum.flush(); });
+  pool_of(sum, job.tangent, d, job.examples, &job.pool);
+}
+
+template <class T>
+void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* jobs, int64_t count, T* memory,
+                   const Stop& stop) {
+  const int64_t d = eq.width, m = eq.hidden, chunk = chunk_size<T>(eq);
+  const T scale = static_cast<T>(eq.weight_scale);
+  Scratch<T> scratch{memory};
+  const T* input[kMaxJobs];
+  T* r[kMaxJobs];
+  const bool pre = active(eq, layer, kPre);
+  for (int64_t g = 0; g < count; ++g) {
+    TangentJob<T>& job = jobs[g];
+    input[g] = job.tangent;
+    if (pre) {
+      T* u = scratch.take_group(d);
+      const Affine<T> gain{layer.gain[kPre], nullptr};
+      norm_derivative(
+          eq.norm[kPre], eq, job.state, job.tape.factors[kPre], job.tangent, [](int64_t, Row<T> x) { return x; },
+          [&](int64_t k, int, Row<T> x) { store_row(u + k * kLanes<T>, gain(k, x)); }, [] {});
+      input[g] = u;
+    }
+    r[g] = scratch.take_group(d);
+    if (m == 0)
+      for (int64_t i = 0; i < d * kLanes<T>; ++i) r[g][i] = 0;
+  }
+  T* hidden = scratch.take_group(chunk);
+  T* up_path = scratch.take_group(chunk);
+  T* packed_up = scratch.take(packed_size<T>(d, chunk));
+  T* packed_gate = scratch.take(packed_size<T>(d, chunk));
+  T* packed_down = scratch.take(packed_size<T>(chunk, d));
+  for (int64_t j0 = 0; j0 < m; j0 += chunk) {
+    const int64_t n = smaller(chunk, m - j0);
+    pack_columns(layer.up + j0, m, d, n, packed_up);
+    if (eq.branch == Branch::gated) pack_columns(layer.gate + j0, m, d, n, packed_gate);
+    if (eq.branch != Branch::linear) pack_columns(layer.down + j0 * d, d, n, d, packed_down);
+    for (int64_t g = 0; g < count; ++g) {
+      if (stop()) return;
+      const Tape<T>& tape = jobs[g].tape;
+      const int64_t at = j0 * kLanes<T>;
+      const uint16_t* positive = tape.positive ? tape.positive + j0 : nullptr;
+      const T* derivative = tape.derivative ? tape.derivative + at : nullptr;
+      T* z = eq.branch == Branch::linear ? r[g] + at : hidden;
+      if (eq.branch == Branch::gated) {
+        multiply_columns(packed_gate, d, n, input[g], z, false);
+        apply_derivative(eq, z, n, scale, positive, derivative);
+        multiply_columns(packed_up, d, n, input[g], up_path, false);
+        apply_derivative<T>(eq, up_path, n, scale, nullptr, tape.gate_value + at);
+        for (int64_t j = 0; j < n; ++j)
+          store_row(z + j * kLanes<T>, load_row(z + j * kLanes<T>) + load_row(up_path + j * kLanes<T>));
+      } else {
+        multiply_columns(packed_up, d, n, input[g], z, false);
+        apply_derivative(eq, z, n, scale, positive, derivative);
+      }
+      if (eq.branch != Branch::linear) multiply_columns(packed_down, n, d, z, r[g], j0 > 0);
+    }
+  }
+  for (int64_t g = 0; g < count; ++g) residual_tangent(eq, layer, r[g], jobs[g]);
+}
+
+}  // namespace

@@ -1,0 +1,127 @@
+// Whole stacks: forward, reverse and tangent passes over every layer, replicate and example.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "common/target.hpp"
+#include "stack/kernels.hpp"
+
+namespace depthgauge::stack {
+
+enum FieldName { kUp, kDown, kGate, kBUp, kBDown, kBGate, kGain, kShift = kGain + kPlaces, kFields = kShift + kPlaces };
+
+// One weight array: weight set s has layer l at data + index[s] * depth * size + l * size.
+template <class T>
+struct Field {
+  const T* data = nullptr;
+  const int64_t* index = nullptr;
+  int64_t size = 0;
+};
+
+// A block, its weights, and which replicate uses which set of them.
+template <class T>
+struct Stack {
+  Equation equation;
+  int64_t depth;
+  int64_t replicates;
+  int64_t sets;
+  int64_t examples;
+  const int64_t* set_of;
+  const T* branch_scale;  // one a layer, as is the next
+  const T* skip_scale;
+  Field<T> fields[kFields];
+
+  int64_t groups() const { return (examples + kGroup<T> - 1) / kGroup<T>; }
+  int64_t field_size(int field) const;
+  Layer<T> layer(int64_t set, int64_t index) const;
+};
+
+// Rows of examples as a caller holds them: element (i, j, b, k) is at data + i * strides[0] + ...; strides in bytes.
+template <class T>
+struct Rows {
+  const char* data;
+  int64_t strides[4];
+  T at(int64_t i, int64_t j, int64_t b, int64_t k) const {
+    T value;
+    std::memcpy(&value, data + i * strides[0] + j * strides[1] + b * strides[2] + k * strides[3], sizeof value);
+    return value;
+  }
+};
+
+// Everything a derivative needs, as arrays [replicate][layer][group]...; null where the equation has no use for it.
+template <class T>
+struct TapeArrays {
+  T* states = nullptr;  // depth + 1 layers
+  NormFactors<T>* factors[kPlaces] = {};
+  T* branch = nullptr;
+  T* sum = nullptr;
+  uint16_t* positive = nullptr;
+  T* derivative = nullptr;
+  T* gate_value = nullptr;
+};
+
+// Which parts of a tape a stack has, in elements of T, or of uint16_t for `positive`.
+struct TapeSizes {
+  int64_t states, factors[kPlaces], branch, sum, positive, derivative, gate_value;
+};
+template <class T>
+TapeSizes tape_sizes(const Stack<T>& stack);
+
+struct Resources {
+  Target target;
+  int threads;
+  Stop stop;
+};
+
+// Results are [replicate][...]; null where not wanted.
+template <class T>
+struct ForwardResults {
+  T* output;
+  double *rms, *max_abs, *batch_mean_norm;
+  int64_t* nonfinite;
+  double *branch_rms, *live_fraction, *dead_units, *saturation;
+  std::vector<double> quantiles;
+  double *state_quantiles, *derivative_quantiles, *cosine;
+};
+
+// Results are [probe][replicate][...].
+template <class T>
+struct ReverseResults {
+  T* input_gradient;
+  double *rms, *max_abs;
+  int64_t* nonfinite;
+  std::vector<double> quantiles;
+  double* gradient_quantiles;
+  // Weight gradients, [set][layer][...] by field, or their root mean squares, [replicate][layer].
+  bool weight_gradients;
+  bool only_rms;
+  T* weights[kFields];
+  double* weight_rms[kFields];
+  double *branch_scale, *skip_scale;
+};
+
+template <class T>
+struct TangentResults {
+  T* output;
+  double* rms;
+};
+
+// `rows` has strides for (unused, replicate of x, example, feature); replicate r starts from rows at x_of[r].
+template <class T>
+void forward(const Stack<T>& stack, const Rows<T>& rows, const int64_t* x_of, const TapeArrays<T>& tape,
+             const ForwardResults<T>& results, const Resources& resources);
+
+template <class T>
+void reverse(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
+             const ReverseResults<T>& results, const Resources& resources);
+
+template <class T>
+void tangent(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& rows,
+             const TangentResults<T>& results, const Resources& resources);
+
+template <class T>
+Kernels<T> kernels(Target target);
+
+}  // namespace depthgauge::stack

@@ -1,0 +1,21 @@
+"""depthgauge: what very deep residual stacks do to states, gradients and Jacobians."""
+
+from depthgauge._version import __version__
+from depthgauge.backends import available_backends
+from depthgauge.equation import Block
+from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
+from depthgauge.weights import Weights, initialize
+
+__all__ = [
+    "Backward",
+    "Block",
+    "Forward",
+    "Tangent",
+    "Weights",
+    "__version__",
+    "available_backends",
+    "forward",
+    "initialize",
+    "jvp",
+    "vjp",
+]

@@ -1,0 +1,159 @@
+"""The backends: one small set of functions, implemented twice.
+
+A backend is a module with the functions of :class:`Backend`.  ``reference`` is
+plain NumPy and says what is right; ``native`` is C++ and fast.  Both take a
+:class:`Stack`, the checked and flattened form of a block and its weights, so
+neither repeats an argument check.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from depthgauge.equation import Block
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+BACKENDS = ("native", "reference")
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """One weight array of a stack, `array` of shape (F, L, ...), C-order; weight set `s` uses ``array[index[s]]``."""
+
+    array: Array
+    index: Indices
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A block and its weights, checked and flattened to R replicates that share S sets of weights.
+
+    `parameters` holds the arrays present, by the names of ``Weights.items()``
+    ("up", "down", "gate", "b_up", ...).  Replicate `r` uses weight set ``set_of[r]``.
+    `branch_scale` and `skip_scale` have one value a layer, shape (L,).
+    """
+
+    block: Block
+    depth: int
+    width: int
+    hidden: int
+    dtype: np.dtype[Any]
+    parameters: Mapping[str, Parameter]
+    set_of: Indices
+    sets: int
+    branch_scale: Floats
+    skip_scale: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardArrays:
+    """What `Backend.forward` returns; R replicates, B examples, Q quantiles."""
+
+    output: Array  # (R, B, d)
+    rms: Floats  # (R, L+1), as are the next three
+    max_abs: Floats
+    batch_mean_norm: Floats
+    nonfinite: Indices
+    branch_rms: Floats  # (R, L), as are the next three
+    live_fraction: Floats
+    dead_units: Floats
+    saturation: Floats
+    state_quantiles: Floats | None  # (R, L+1, Q)
+    derivative_quantiles: Floats | None  # (R, L, Q)
+    cosine: Floats | None  # (R, L+1)
+    tape: Any  # whatever this backend's vjp, jvp and states need; picklable; None when nothing is kept
+
+
+@dataclass(frozen=True, eq=False)
+class BackwardArrays:
+    """What `Backend.vjp` returns; P probes in front of the replicates."""
+
+    input_gradient: Array  # (P, R, B, d)
+    rms: Floats  # (P, R, L+1), as are the next two
+    max_abs: Floats
+    nonfinite: Indices
+    gradient_quantiles: Floats | None  # (P, R, L+1, Q)
+    weights: Mapping[str, Array] | None  # each (S, L, ...), summed over the replicates of a set
+    weight_rms: Mapping[str, Floats] | None  # each (R, L)
+    branch_scale: Floats | None  # (R, L), with weight gradients
+    skip_scale: Floats | None
+
+
+@dataclass(frozen=True, eq=False)
+class TangentArrays:
+    """What `Backend.jvp` returns."""
+
+    output: Array  # (P, R, B, d)
+    rms: Floats  # (P, R, L+1)
+
+
+class Backend(Protocol):
+    """The functions of a backend module."""
+
+    def forward(
+        self,
+        stack: Stack,
+        x: Array,
+        x_of: Indices,
+        *,
+        keep: bool,
+        quantiles: tuple[float, ...],
+        cosine: bool,
+        threads: int,
+    ) -> ForwardArrays:
+        """Push `x`, shape (X, B, d), any strides, through the stack; replicate `r` starts from ``x[x_of[r]]``."""
+
+    def states(self, tape: Any) -> Array:
+        """Return the states on a tape, shape (R, L+1, B, d)."""
+
+    def vjp(
+        self,
+        stack: Stack,
+        tape: Any,
+        cotangent: Array,
+        *,
+        weight_grads: Literal[False, True, "rms"],
+        quantiles: tuple[float, ...],
+        threads: int,
+    ) -> BackwardArrays:
+        """Pull `cotangent`, shape (P, R, B, d), any strides, back; P is 1 when `weight_grads` is not False."""
+
+    def jvp(self, stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
+        """Push `tangent`, shape (P, R, B, d), any strides, forward."""
+
+
+def available_backends() -> tuple[str, ...]:
+    """Return the names of the backends that can be used here."""
+    built = importlib.util.find_spec("depthgauge._core") is not None
+    return tuple(name for name in BACKENDS if built or name != "native")
+
+
+def backend_name(name: str | None) -> str:
+    """Return the name of the backend that `name` stands for; None means ``DEPTHGAUGE_BACKEND``, or native.
+
+    Raises
+    ------
+    ValueError
+        If there is no such backend.
+    """
+    chosen = name if name is not None else os.environ.get("DEPTHGAUGE_BACKEND") or "native"
+    if chosen not in BACKENDS:
+        source = "backend" if name is not None else "DEPTHGAUGE_BACKEND"
+        raise ValueError(f"{source}={chosen!r} is not a backend; choose one of {', '.join(BACKENDS)}, or None")
+    return chosen
+
+
+def get_backend(name: str | None) -> Backend:
+    """Return the backend that `name` stands for, as `backend_name` does."""
+    return cast(Backend, importlib.import_module(f"depthgauge.backends.{backend_name(name)}"))

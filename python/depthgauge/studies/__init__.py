@@ -1,0 +1,1 @@
+"""Studies: small experiments with published figures, written with the public functions alone."""

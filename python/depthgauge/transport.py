@@ -1,0 +1,522 @@
+"""States, cotangents and tangents pushed through a stack of blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from depthgauge import _arguments
+from depthgauge._arrays import Array, float_array, require_dtype
+from depthgauge._results import Result, shaped, span
+from depthgauge._stack import build_stack, check_kinds, flat_indices
+from depthgauge.backends import Floats, Indices, Stack, backend_name, get_backend
+from depthgauge.equation import Block
+from depthgauge.weights import Weights, leading_shape
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Forward(Result):
+    """The states of a stack and their statistics, from `forward`.
+
+    R stands for the replicate axes, those of weights and input broadcast (none for a single stack), L for the number
+    of blocks, B for examples, d for features, Q for quantiles.  Statistics pool examples and features, in float64;
+    index 0 along L+1 is the input.  They are NaN if any value is NaN, else infinite if any value is, and NaN of
+    nothing.
+
+    Attributes
+    ----------
+    block : Block
+    weights : Weights
+        The very arguments of `forward`.
+    output : ndarray, shape (R, B, d)
+        The last state.
+    rms, max_abs : ndarray, shape (R, L+1)
+        Root mean square and largest magnitude of each state.
+    batch_mean_norm : ndarray, shape (R, L+1)
+        Euclidean norm of the mean of a state over examples.
+    nonfinite : ndarray of int64, shape (R, L+1)
+        How many values are NaN or infinite.
+    branch_rms : ndarray, shape (R, L)
+        RMS of r, the normed branch before `branch_scale`.
+    residual_ratio : ndarray, shape (R, L)
+        RMS of ``branch_scale * r`` over RMS of ``skip_scale * h``; infinite for a plain stack.
+    live_fraction : ndarray, shape (R, L)
+        Share of hidden units and examples with z > 0 for relu, else with |phi'(z)| > 0.1.  z is what the activation
+        takes, the gate's in a gated branch.
+    dead_units : ndarray, shape (R, L)
+        Share of hidden units that are not live in any example.
+    saturation : ndarray, shape (R, L)
+        Share of hidden units and examples with |phi'(z)| < 0.01.  Both thresholds are rounded to the dtype.  A NaN
+        counts as neither live nor saturated.
+    quantiles : tuple of float
+        The levels of the next two.
+    state_quantiles : ndarray, shape (R, L+1, Q), or None
+        Quantiles of |h|, linear between order statistics.
+    derivative_quantiles : ndarray, shape (R, L, Q), or None
+        Quantiles of |phi'(z)|.
+    cosine : ndarray, shape (R, L+1), or None
+        Mean cosine over pairs of distinct examples; a state of zeros has cosine 0 with every other.
+    backend : str
+        The backend that computed this, and that `vjp` and `jvp` use with it.
+    """
+
+    block: Block
+    weights: Weights
+    output: Array
+    rms: Floats
+    max_abs: Floats
+    batch_mean_norm: Floats
+    nonfinite: Indices
+    branch_rms: Floats
+    residual_ratio: Floats
+    live_fraction: Floats
+    dead_units: Floats
+    saturation: Floats
+    quantiles: tuple[float, ...]
+    state_quantiles: Floats | None
+    derivative_quantiles: Floats | None
+    cosine: Floats | None
+    backend: str
+    _tape: Any = field(repr=False)
+
+    @cached_property
+    def states(self) -> Array:
+        """The states, ndarray of shape (R, L+1, B, d), made on first use.
+
+        Raises
+        ------
+        ValueError
+            If `forward` ran with ``keep="nothing"``.
+        """
+        self._require_tape("its states")
+        flat = get_backend(self.backend).states(self._tape)
+        *replicates, batch, width = self.output.shape
+        return shaped(flat, (*replicates, self.weights.depth + 1, batch, width))
+
+    def table(self) -> list[dict[str, Any]]:
+        """Return the statistics as rows, one a depth.
+
+        Returns
+        -------
+        list of dict
+            L+1 rows with `depth`, the number of blocks passed, then the statistics of that state and of the block
+            that led to it, which are NaN in row 0.  Values are floats, or arrays of shape R if there are replicates.
+        """
+        at_states = ["rms", "max_abs", "batch_mean_norm", "nonfinite"] + ["cosine"] * (self.cosine is not None)
+        at_blocks = ["branch_rms", "residual_ratio", "live_fraction", "dead_units", "saturation"]
+        columns = {name: getattr(self, name) for name in at_states}
+        for name in at_blocks:
+            values = getattr(self, name)
+            columns[name] = np.concatenate([np.full((*values.shape[:-1], 1), np.nan), values], axis=-1)
+        return [
+            {"depth": depth} | {name: _entry(values[..., depth]) for name, values in columns.items()}
+            for depth in range(self.weights.depth + 1)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return block (as plain data) and statistics by name; arrays are not copied, and what is absent is left out."""
+        found = super().to_dict() | {"block": self.block.to_dict()}
+        del found["weights"]
+        return found
+
+    def _require_tape(self, what: str) -> None:
+        if self._tape is None:
+            raise ValueError(f'this Forward kept nothing, so {what} cannot be had; run forward with keep="states"')
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The states are on the tape; a cached copy would be pickled beside it.
+        return {name: value for name, value in self.__dict__.items() if name != "states"}
+
+    def __repr__(self) -> str:
+        return self._line(
+            depth=self.weights.depth,
+            output=f"{self.output.dtype}{list(self.output.shape)}",
+            rms=span(self.rms),
+            nonfinite=int(np.sum(self.nonfinite[..., -1])),
+            kept="nothing" if self._tape is None else "states",
+            backend=self.backend,
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Backward(Result):
+    """A cotangent pulled back through a stack, from `vjp`.
+
+    P stands for the probe axes of the cotangent, the other letters are those of `Forward`.
+
+    Attributes
+    ----------
+    input_gradient : ndarray, shape (P, R, B, d)
+        The gradient at the input.
+    rms, max_abs : ndarray, shape (P, R, L+1)
+        Root mean square and largest magnitude of the gradient at each state; index L is the cotangent itself.
+    nonfinite : ndarray of int64, shape (P, R, L+1)
+        How many values are NaN or infinite.
+    quantiles : tuple of float
+        The levels of `gradient_quantiles`.
+    gradient_quantiles : ndarray, shape (P, R, L+1, Q), or None
+        Quantiles of the magnitude of the gradient at each state.
+    weights : Weights or None
+        With ``weight_grads=True``, the gradients of the weights, in the given weights' own shapes: summed over
+        examples, and over the replicate axes that a field lacks.
+    branch_scale, skip_scale : ndarray, shape (R, L), or None
+        With ``weight_grads=True``, the gradients of each layer's two scales.
+    weight_rms : dict of str to ndarray, shape (R, L), or None
+        With ``weight_grads="rms"``, the RMS of each replicate's gradient of each field of the weights.
+    """
+
+    input_gradient: Array
+    rms: Floats
+    max_abs: Floats
+    nonfinite: Indices
+    quantiles: tuple[float, ...]
+    gradient_quantiles: Floats | None
+    weights: Weights | None
+    branch_scale: Floats | None
+    skip_scale: Floats | None
+    weight_rms: dict[str, Floats] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name, `weights` as a dict of arrays; what is absent is left out."""
+        found = super().to_dict()
+        if self.weights is not None:
+            found["weights"] = dict(self.weights.items())
+        return found
+
+    def __repr__(self) -> str:
+        gradients = "none" if self.weights is None else "all"
+        return self._line(
+            depth=self.rms.shape[-1] - 1,
+            input_gradient=f"{self.input_gradient.dtype}{list(self.input_gradient.shape)}",
+            rms=span(self.rms),
+            weight_grads="rms" if self.weight_rms is not None else gradients,
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tangent(Result):
+    """A tangent pushed forward through a stack, from `jvp`; letters are those of `Backward`.
+
+    Attributes
+    ----------
+    output : ndarray, shape (P, R, B, d)
+        The tangent at the output.
+    rms : ndarray, shape (P, R, L+1)
+        Root mean square of the tangent at each state; index 0 is the tangent given.
+    """
+
+    output: Array
+    rms: Floats
+
+    def __repr__(self) -> str:
+        return self._line(
+            depth=self.rms.shape[-1] - 1,
+            output=f"{self.output.dtype}{list(self.output.shape)}",
+            rms=span(self.rms),
+        )
+
+
+def forward(
+    block: Block,
+    weights: Weights,
+    x: npt.ArrayLike,
+    *,
+    keep: Literal["states", "nothing"] = "states",
+    quantiles: float | Sequence[float] = (),
+    cosine: bool = False,
+    backend: str | None = None,
+    threads: int | None = None,
+) -> Forward:
+    """Push states through a stack of blocks, measuring each.
+
+    Parameters
+    ----------
+    block : Block
+        The equation of a block.
+    weights : Weights
+        The weights of L blocks of width d.
+    x : array_like, shape (..., B, d)
+        The input, one row an example, in the dtype of the weights.  Leading axes are replicates; they broadcast with
+        those of the weights.
+    keep : {"states", "nothing"}
+        "nothing" takes memory for two layers only, and leaves no states for `vjp` and `jvp`.
+    quantiles : float or sequence of float
+        Levels in [0, 1] of the quantiles to compute.
+    cosine : bool
+        Whether to compute the mean cosine over pairs of examples.
+    backend : {"native", "reference"}, optional
+        None means the environment's ``DEPTHGAUGE_BACKEND``, or native.
+    threads : int, optional
+        None means the environment's ``DEPTHGAUGE_NUM_THREADS``, or the CPUs this process may use; no more than those
+        are used.
+
+    Returns
+    -------
+    Forward
+
+    Raises
+    ------
+    TypeError
+        If a dtype is not float32 or float64, dtypes differ, or an argument is of the wrong kind.
+    ValueError
+        If shapes disagree, the weights lack what the branch needs, or an option is unknown.
+    """
+    check_kinds(block, weights)
+    _arguments.choice("keep", keep, ("states", "nothing"))
+    levels = _arguments.quantile_levels(quantiles)
+    with_cosine = _arguments.flag("cosine", cosine)
+    name, workers = backend_name(backend), _arguments.thread_count(threads)
+
+    states = _rows("x", x, weights)
+    leading = states.shape[:-2]
+    replicates = _broadcast_replicates(weights.replicates, leading)
+    stack = build_stack(block, weights, replicates)
+    found = get_backend(name).forward(
+        stack,
+        states.reshape(math.prod(leading), *states.shape[-2:]),
+        flat_indices(leading, replicates),
+        keep=keep == "states",
+        quantiles=levels,
+        cosine=with_cosine,
+        threads=workers,
+    )
+
+    def unflat(array: Array) -> Array:
+        return shaped(array, replicates + array.shape[1:])
+
+    rms, branch_rms = unflat(found.rms), unflat(found.branch_rms)
+    return Forward(
+        block=block,
+        weights=weights,
+        output=unflat(found.output),
+        rms=rms,
+        max_abs=unflat(found.max_abs),
+        batch_mean_norm=unflat(found.batch_mean_norm),
+        nonfinite=unflat(found.nonfinite),
+        branch_rms=branch_rms,
+        residual_ratio=_residual_ratio(stack, rms, branch_rms),
+        live_fraction=unflat(found.live_fraction),
+        dead_units=unflat(found.dead_units),
+        saturation=unflat(found.saturation),
+        quantiles=levels,
+        state_quantiles=None if found.state_quantiles is None else unflat(found.state_quantiles),
+        derivative_quantiles=None if found.derivative_quantiles is None else unflat(found.derivative_quantiles),
+        cosine=None if found.cosine is None else unflat(found.cosine),
+        backend=name,
+        _tape=found.tape,
+    )
+
+
+def vjp(
+    block: Block,
+    weights: Weights,
+    fwd_or_x: Forward | npt.ArrayLike,
+    cotangent: npt.ArrayLike,
+    *,
+    weight_grads: Literal[False, True, "rms"] = False,
+    quantiles: float | Sequence[float] = (),
+    backend: str | None = None,
+    threads: int | None = None,
+) -> Backward:
+    """Pull a cotangent of the output back to the input: the vector-Jacobian product, and gradients on the way.
+
+    Parameters
+    ----------
+    block : Block
+    weights : Weights
+        As for `forward`.
+    fwd_or_x : Forward or array_like, shape (..., B, d)
+        The result of `forward` with this very block and these very weights, or its input, which is then run first.
+    cotangent : array_like, shape (P, R, B, d)
+        The gradient at the output, in the dtype of the weights.  Replicate axes may be missing from the left or have
+        size 1, and broadcast; further axes in front are probes.
+    weight_grads : bool or "rms"
+        True for the gradients of all weights and scales; "rms" for their RMS alone, which needs no memory for them.
+        Neither goes with probe axes.
+    quantiles : float or sequence of float
+        Levels in [0, 1] of the quantiles of the gradient's magnitude.
+    backend : {"native", "reference"}, optional
+        None means that of the Forward, or as for `forward`.
+    threads : int, optional
+        As for `forward`.
+
+    Returns
+    -------
+    Backward
+
+    Raises
+    ------
+    TypeError
+        As for `forward`.
+    ValueError
+        As for `forward`; if a Forward is of another block, other weights or another backend, or kept nothing; or if
+        probe axes meet `weight_grads`.
+    """
+    if weight_grads != "rms" or not isinstance(weight_grads, str):
+        try:
+            weight_grads = _arguments.flag("weight_grads", weight_grads)
+        except TypeError:
+            raise ValueError(f'weight_grads={weight_grads!r} must be False, True or "rms"') from None
+    levels = _arguments.quantile_levels(quantiles)
+    workers = _arguments.thread_count(threads)
+    fwd = _forward_of(block, weights, fwd_or_x, backend, threads)
+    g, probes = _vectors("cotangent", cotangent, fwd)
+    if probes and weight_grads:
+        raise ValueError(
+            f"weight_grads={weight_grads!r} takes no probe axes, but cotangent has shape {np.shape(cotangent)} for an "
+            f"output of shape {fwd.output.shape}"
+        )
+    replicates = fwd.output.shape[:-2]
+    stack = build_stack(block, weights, replicates)
+    found = get_backend(fwd.backend).vjp(
+        stack, fwd._tape, g, weight_grads=weight_grads, quantiles=levels, threads=workers
+    )
+
+    def unflat(array: Array) -> Array:
+        return shaped(array, probes + replicates + array.shape[2:])
+
+    def by_replicate(array: Array | None) -> Array | None:
+        return None if array is None else shaped(array, replicates + array.shape[1:])
+
+    weight_rms = found.weight_rms
+    return Backward(
+        input_gradient=unflat(found.input_gradient),
+        rms=unflat(found.rms),
+        max_abs=unflat(found.max_abs),
+        nonfinite=unflat(found.nonfinite),
+        quantiles=levels,
+        gradient_quantiles=None if found.gradient_quantiles is None else unflat(found.gradient_quantiles),
+        weights=None if found.weights is None else _own_shapes(weights, found.weights),
+        branch_scale=by_replicate(found.branch_scale),
+        skip_scale=by_replicate(found.skip_scale),
+        weight_rms=(
+            None
+            if weight_rms is None
+            else {name: shaped(values, (*replicates, weights.depth)) for name, values in weight_rms.items()}
+        ),
+    )
+
+
+def jvp(
+    block: Block,
+    weights: Weights,
+    fwd_or_x: Forward | npt.ArrayLike,
+    tangent: npt.ArrayLike,
+    *,
+    backend: str | None = None,
+    threads: int | None = None,
+) -> Tangent:
+    """Push a tangent of the input forward to the output: the Jacobian-vector product.
+
+    Parameters
+    ----------
+    block, weights, fwd_or_x, backend, threads
+        As for `vjp`.
+    tangent : array_like, shape (P, R, B, d)
+        A direction at the input, in the dtype of the weights; its axes are those of `vjp`'s cotangent.
+
+    Returns
+    -------
+    Tangent
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `vjp`.
+    """
+    workers = _arguments.thread_count(threads)
+    fwd = _forward_of(block, weights, fwd_or_x, backend, threads)
+    t, probes = _vectors("tangent", tangent, fwd)
+    replicates = fwd.output.shape[:-2]
+    stack = build_stack(block, weights, replicates)
+    found = get_backend(fwd.backend).jvp(stack, fwd._tape, t, threads=workers)
+    leading = probes + replicates
+    return Tangent(
+        output=shaped(found.output, leading + found.output.shape[2:]),
+        rms=shaped(found.rms, leading + found.rms.shape[2:]),
+    )
+
+
+def _rows(name: str, value: object, weights: Weights) -> Array:
+    """Return states, cotangents or tangents as an array (..., B, d) that fits the weights."""
+    array = float_array(name, value)
+    require_dtype(name, array, weights.dtype, "weights")
+    if array.ndim < 2 or array.shape[-1] != weights.width:
+        hint = "; give one example as one row, x[None]" if array.ndim == 1 else ""
+        raise ValueError(f"{name} must have shape (..., B, {weights.width}); got {array.shape}{hint}")
+    return array
+
+
+def _broadcast_replicates(of_weights: tuple[int, ...], of_x: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(of_weights, of_x)
+    except ValueError:
+        raise ValueError(
+            f"the leading (replicate) axes of x, {of_x}, do not broadcast with those of the weights, {of_weights}"
+        ) from None
+
+
+def _forward_of(
+    block: Block, weights: Weights, fwd_or_x: Forward | npt.ArrayLike, backend: str | None, threads: int | None
+) -> Forward:
+    """Return the Forward given, checked, or that of the input given."""
+    if not isinstance(fwd_or_x, Forward):
+        return forward(block, weights, fwd_or_x, backend=backend, threads=threads)
+    check_kinds(block, weights)
+    if fwd_or_x.block != block:
+        raise ValueError(f"this Forward is of another block: {fwd_or_x.block.formula()}; got {block.formula()}")
+    if fwd_or_x.weights is not weights:
+        raise ValueError("this Forward is of other weights; pass the very Weights it was made with, its .weights")
+    if backend is not None and backend_name(backend) != fwd_or_x.backend:
+        raise ValueError(f"backend={backend!r}, but this Forward was made by backend={fwd_or_x.backend!r}")
+    fwd_or_x._require_tape("derivatives")
+    return fwd_or_x
+
+
+def _vectors(name: str, value: object, fwd: Forward) -> tuple[Array, tuple[int, ...]]:
+    """Return cotangents or tangents as (P, R, B, d), P and R flat, and the shape of the probe axes."""
+    array = _rows(name, value, fwd.weights)
+    *replicates, batch, width = fwd.output.shape
+    probes = array.shape[: max(array.ndim - fwd.output.ndim, 0)]
+    target = (*probes, *replicates, batch, width)
+    fits = array.shape[-2] == batch
+    try:
+        broadcast = np.broadcast_to(array, target) if fits else array
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} must have shape (..., B, d) that broadcasts to {fwd.output.shape}, with probe axes in front if "
+            f"any; got {array.shape}"
+        )
+    return broadcast.reshape(math.prod(probes), math.prod(replicates), batch, width), probes
+
+
+def _residual_ratio(stack: Stack, rms: Floats, branch_rms: Floats) -> Floats:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.abs(stack.branch_scale) * branch_rms / (np.abs(stack.skip_scale) * rms[..., :-1]))
+
+
+def _own_shapes(weights: Weights, gradients: Any) -> Weights:
+    """Sum gradients of S weight sets to each field's own replicate axes."""
+    sets = weights.replicates
+    summed: dict[str, Array] = {}
+    for name, array in weights.items():
+        own = leading_shape(name, array)
+        padded = (1,) * (len(sets) - len(own)) + own
+        axes = tuple(axis for axis, size in enumerate(padded) if size == 1 and sets[axis] != 1)
+        by_set = gradients[name].reshape(sets + array.shape[len(own) :])
+        with np.errstate(all="ignore"):
+            total = np.sum(by_set, axis=axes, dtype=np.float64).astype(array.dtype) if axes else by_set
+        summed[name] = shaped(total, array.shape)
+    return Weights(**summed)  # type: ignore[arg-type]  # keys are the fields of `weights`
+
+
+def _entry(values: Any) -> Any:
+    return values if np.ndim(values) else values.item()

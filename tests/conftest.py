@@ -1,0 +1,34 @@
+"""Fixtures that every room of the test suite shares."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import hypothesis
+import numpy as np
+import pytest
+
+import depthgauge as dg
+
+hypothesis.settings.register_profile(
+    "depthgauge", derandomize=True, deadline=None, database=None, print_blob=False, max_examples=40
+)
+hypothesis.settings.load_profile("depthgauge")
+
+
+@pytest.fixture(params=dg.available_backends())
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend that can be used here."""
+    return cast(str, request.param)
+
+
+@pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
+def dtype(request: pytest.FixtureRequest) -> np.dtype[Any]:
+    """Each precision."""
+    return np.dtype(request.param)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator seeded anew for every test."""
+    return np.random.default_rng(20240229)

@@ -1,0 +1,287 @@
+"""VJP and JVP: finite differences, adjointness, autograd, and the linear structure of probes and sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import BIASES, GAINS, MATRICES, SHIFTS, Array, Problem, assert_close, random_problem
+
+import depthgauge as dg
+from depthgauge.equation import ACTIVATIONS, BRANCHES, NORMS
+
+PLACES = ("pre_norm", "output_norm", "post_norm")
+SCALES: dict[str, Any] = {"branch_scale": [0.7, -0.4, 0.9], "skip_scale": [0.8, 1.1, -0.6], "weight_scale": 0.9}
+
+
+def blocks() -> list[dg.Block]:
+    """Every activation and every norm at every place, with every branch."""
+    found = []
+    for branch in BRANCHES:
+        found.extend(
+            dg.Block(branch=branch, activation=activation, slope=0.3, eps=0.01, **SCALES) for activation in ACTIVATIONS
+        )
+        for index, norm in enumerate(NORMS):
+            for place in PLACES:
+                norms = dict.fromkeys(PLACES, "none") | {place: norm}
+                found.append(
+                    dg.Block(branch=branch, activation=ACTIVATIONS[index], slope=0.3, eps=0.01, **norms, **SCALES)
+                )
+    return found
+
+
+def label(block: dg.Block) -> str:
+    return "-".join([block.branch, block.activation, block.pre_norm, block.output_norm, block.post_norm])
+
+
+ALL = pytest.mark.parametrize("block", blocks(), ids=label)
+SMOOTH = pytest.mark.parametrize(
+    "block",
+    [block for block in blocks() if not any("detached" in getattr(block, place) for place in PLACES)],
+    ids=label,
+)
+
+
+def inner(a: Array, b: Array) -> float:
+    return float(np.sum(a.astype(np.float64) * b.astype(np.float64)))
+
+
+@ALL
+def test_jvp_and_vjp_are_adjoint(rng: np.random.Generator, block: dg.Block, backend: str, dtype: np.dtype[Any]) -> None:
+    p = random_problem(rng, block, 3, 9, 7, 5, dtype, replicates=(2,))
+    fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
+    tangent = rng.standard_normal(p.x.shape).astype(dtype)
+    pushed = dg.jvp(p.block, p.weights, fwd, tangent).output
+    pulled = dg.vjp(p.block, p.weights, fwd, p.vector).input_gradient
+    size = np.linalg.norm(pushed.astype(float)) * np.linalg.norm(p.vector.astype(float))
+    assert abs(inner(pushed, p.vector) - inner(tangent, pulled)) <= 10 * np.finfo(dtype).eps * size
+
+
+@SMOOTH
+def test_jvp_is_the_slope_of_a_finite_difference(rng: np.random.Generator, block: dg.Block, backend: str) -> None:
+    p = random_problem(rng, block, 3, 5, 7, 4)
+    step = 1e-6
+    sides = [dg.forward(p.block, p.weights, p.x + s * step * p.vector, backend=backend).output for s in (1, -1)]
+    pushed = dg.jvp(p.block, p.weights, p.x, p.vector, backend=backend).output
+    assert_close((sides[0] - sides[1]) / (2 * step), pushed, 1e-6)
+
+
+@SMOOTH
+def test_weight_gradients_are_slopes_of_finite_differences(
+    rng: np.random.Generator, block: dg.Block, backend: str
+) -> None:
+    p = random_problem(rng, block, 3, 5, 6, 4)
+    bwd = dg.vjp(p.block, p.weights, p.x, p.vector, weight_grads=True, backend=backend)
+    assert bwd.weights is not None
+    step = 1e-6
+
+    def loss(block: dg.Block, weights: dg.Weights) -> float:
+        return inner(dg.forward(block, weights, p.x, keep="nothing", backend=backend).output, p.vector)
+
+    for name, gradient in bwd.weights.items():
+        direction = rng.standard_normal(gradient.shape)
+        sides = []
+        for sign in (1, -1):
+            fields = dict(p.weights.items())
+            fields[name] = fields[name] + sign * step * direction
+            sides.append(loss(p.block, dg.Weights(**fields)))
+        slope = (sides[0] - sides[1]) / (2 * step)
+        assert slope == pytest.approx(inner(gradient, direction), rel=1e-6, abs=1e-6), name
+    for name in ("branch_scale", "skip_scale"):
+        gradient = getattr(bwd, name)
+        for layer in range(3):
+            sides = []
+            for sign in (1, -1):
+                scales = list(getattr(block, name))
+                scales[layer] += sign * step
+                sides.append(loss(block.replace(**{name: scales}), p.weights))
+            assert (sides[0] - sides[1]) / (2 * step) == pytest.approx(gradient[layer], rel=1e-6, abs=1e-6), name
+
+
+class TorchStack:
+    """The block equation in torch, written from its definition, for autograd to differentiate."""
+
+    def __init__(self, torch: Any, p: Problem) -> None:
+        self.torch, self.block = torch, p.block
+        self.weights = {name: torch.tensor(array, requires_grad=True) for name, array in p.weights.items()}
+        scales = {"branch_scale": p.block.branch_scale, "skip_scale": p.block.skip_scale}
+        self.scales = {
+            name: torch.tensor(np.broadcast_to(scale, (p.weights.depth,)).copy(), requires_grad=True)
+            for name, scale in scales.items()
+        }
+        self.x = torch.tensor(p.x, requires_grad=True)
+
+    def activation(self, z: Any) -> Any:
+        f = self.torch.nn.functional
+        return {
+            "relu": f.relu,
+            "leaky_relu": lambda a: f.leaky_relu(a, self.block.slope),
+            "tanh": self.torch.tanh,
+            "sigmoid": self.torch.sigmoid,
+            "gelu": f.gelu,
+            "gelu_tanh": lambda a: f.gelu(a, approximate="tanh"),
+            "silu": f.silu,
+            "abs": self.torch.abs,
+            "identity": lambda a: a,
+        }[self.block.activation](z)
+
+    def norm(self, place: str, layer: int, x: Any) -> Any:
+        kind = getattr(self.block, f"{place}_norm")
+        if kind in ("layer", "layer_detached", "center"):
+            x = x - x.mean(-1, keepdim=True)
+        if kind.startswith(("rms", "layer")):
+            root = self.torch.sqrt((x**2).mean(-1, keepdim=True) + self.block.eps)
+            x = x / (root.detach() if kind.endswith("detached") else root)
+        if kind == "dyt":
+            x = self.torch.tanh(self.block.dyt_alpha * x)
+        return x * self.weights[f"{place}_gain"][layer] + self.weights[f"{place}_shift"][layer]
+
+    def branch(self, layer: int, u: Any) -> Any:
+        w, a = self.weights, self.block.weight_scale
+        up = a * (u @ w["up"][layer]) + w["b_up"][layer]
+        if self.block.branch == "linear":
+            return self.activation(up)
+        if self.block.branch == "gated":
+            hidden = self.activation(a * (u @ w["gate"][layer]) + w["b_gate"][layer]) * up
+        else:
+            hidden = self.activation(up)
+        return a * (hidden @ w["down"][layer]) + w["b_down"][layer]
+
+    def output(self) -> Any:
+        h = self.x
+        for layer in range(len(self.scales["skip_scale"])):
+            r = self.norm("output", layer, self.branch(layer, self.norm("pre", layer, h)))
+            total = self.scales["skip_scale"][layer] * h + self.scales["branch_scale"][layer] * r
+            h = self.norm("post", layer, total)
+        return h
+
+
+@ALL
+def test_autograd_agrees(rng: np.random.Generator, block: dg.Block, backend: str) -> None:
+    torch = pytest.importorskip("torch")
+    p = random_problem(rng, block, 3, 6, 9, 5)
+    other = TorchStack(torch, p)
+    output = other.output()
+    output.backward(torch.from_numpy(p.vector))
+    fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
+    bwd = dg.vjp(p.block, p.weights, fwd, p.vector, weight_grads=True)
+    assert_close(fwd.output, output.detach().numpy(), 1e-13)
+    assert_close(bwd.input_gradient, other.x.grad.numpy(), 1e-12)
+    assert bwd.weights is not None
+    gradients = dict(bwd.weights.items())
+    largest = max(float(np.max(np.abs(gradient))) for gradient in gradients.values())
+    for name, tensor in other.weights.items():
+        assert_close(gradients[name], tensor.grad.numpy(), 1e-12, largest, name)
+    for name, tensor in other.scales.items():
+        assert_close(getattr(bwd, name), tensor.grad.numpy(), 1e-12, largest, name)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_weight_rms_is_that_of_each_replicates_own_gradient(
+    rng: np.random.Generator, branch: str, backend: str, dtype: np.dtype[Any]
+) -> None:
+    p = random_problem(rng, dg.Block(branch=branch, activation="tanh", post_norm="layer"), 3, 6, 7, 5, dtype)
+    x = rng.standard_normal((2, 5, 6)).astype(dtype)
+    bwd = dg.vjp(p.block, p.weights, x, p.vector, weight_grads="rms", backend=backend)
+    assert bwd.weights is None
+    assert bwd.weight_rms is not None
+    assert set(bwd.weight_rms) == {*MATRICES[branch], *BIASES[branch], *GAINS, *SHIFTS}
+    for replicate in range(2):
+        alone = dg.vjp(p.block, p.weights, x[replicate], p.vector, weight_grads=True, backend=backend)
+        assert alone.weights is not None
+        for name, gradient in alone.weights.items():
+            axes = tuple(range(1, gradient.ndim))
+            want = np.sqrt(np.mean(gradient.astype(np.float64) ** 2, axis=axes))
+            assert_close(bwd.weight_rms[name][replicate], want, 100 * float(np.finfo(dtype).eps), what=name)
+
+
+def test_weight_gradients_sum_over_the_replicates_a_field_lacks(rng: np.random.Generator, backend: str) -> None:
+    block = dg.Block(activation="gelu")
+    up = rng.standard_normal((3, 1, 2, 4, 5))
+    down = rng.standard_normal((2, 2, 5, 4))
+    bias = rng.standard_normal((2, 4))
+    x, g = rng.standard_normal((2, 3, 2, 6, 4))
+    bwd = dg.vjp(block, dg.Weights(up, down, b_down=bias), x, g, weight_grads=True, backend=backend)
+    assert bwd.weights is not None
+    assert bwd.branch_scale is not None
+    assert bwd.branch_scale.shape == (3, 2, 2)
+    total = {name: np.zeros_like(array) for name, array in (("up", up), ("down", down), ("b_down", bias))}
+    for i in range(3):
+        for j in range(2):
+            alone = dg.vjp(
+                block, dg.Weights(up[i, 0], down[j], b_down=bias), x[i, j], g[i, j], weight_grads=True, backend=backend
+            )
+            assert alone.weights is not None
+            gradients = dict(alone.weights.items())
+            total["up"][i, 0] += gradients["up"]
+            total["down"][j] += gradients["down"]
+            total["b_down"] += gradients["b_down"]
+            assert_close(bwd.branch_scale[i, j], alone.branch_scale, 1e-13)  # type: ignore[arg-type]
+    for name, gradient in bwd.weights.items():
+        assert_close(gradient, total[name], 1e-13, what=name)
+
+
+def test_probes_are_one_call_each(rng: np.random.Generator, backend: str, dtype: np.dtype[Any]) -> None:
+    p = random_problem(rng, dg.Block(post_norm="rms"), 3, 6, 7, 5, dtype, replicates=(2,))
+    fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
+    probes = rng.standard_normal((3, 4, *p.x.shape)).astype(dtype)
+    bwd = dg.vjp(p.block, p.weights, fwd, probes, quantiles=[0.5])
+    tan = dg.jvp(p.block, p.weights, fwd, probes)
+    assert bwd.rms.shape == tan.rms.shape == (3, 4, 2, 4)
+    for i in range(3):
+        for j in range(4):
+            alone = dg.vjp(p.block, p.weights, fwd, probes[i, j], quantiles=[0.5])
+            assert_close(bwd.input_gradient[i, j], alone.input_gradient, 10 * float(np.finfo(dtype).eps))
+            for name in ("rms", "max_abs", "nonfinite", "gradient_quantiles"):
+                want = getattr(alone, name)
+                assert_close(getattr(bwd, name)[i, j], want, 100 * float(np.finfo(dtype).eps), what=name)
+            pushed = dg.jvp(p.block, p.weights, fwd, probes[i, j])
+            assert_close(tan.output[i, j], pushed.output, 10 * float(np.finfo(dtype).eps))
+
+
+def test_a_vector_with_fewer_replicate_axes_broadcasts(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, dg.Block(), 2, 4, 5, 3, replicates=(2, 3))
+    fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
+    for shape in [(3, 4), (3, 3, 4), (1, 3, 4), (2, 1, 3, 4), (5, 2, 1, 3, 4)]:
+        vector = rng.standard_normal(shape)
+        whole = np.broadcast_to(vector, np.broadcast_shapes(vector.shape, p.x.shape))
+        for call, field in ((dg.vjp, "input_gradient"), (dg.jvp, "output")):
+            got = getattr(call(p.block, p.weights, fwd, vector), field)
+            want = getattr(call(p.block, p.weights, fwd, whole), field)
+            assert_close(got, want, 0)
+
+
+def test_weight_gradients_take_no_probes(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, dg.Block())
+    for weight_grads in (True, "rms"):
+        with pytest.raises(ValueError, match="takes no probe axes"):
+            dg.vjp(p.block, p.weights, p.x, p.vector[None], weight_grads=weight_grads, backend=backend)  # type: ignore[arg-type]
+
+
+def test_a_dead_unit_contributes_exactly_nothing(backend: str, dtype: np.dtype[Any]) -> None:
+    # One hidden unit, dead: an infinite or NaN sensitivity beyond it must not come back.
+    block = dg.Block.placed("none", skip_scale=0)
+    weights = dg.Weights(-np.ones((1, 1, 1), dtype), np.ones((1, 1, 1), dtype))
+    x = np.ones((1, 1), dtype)
+    for value in (np.inf, np.nan):
+        g = np.full((1, 1), value, dtype)
+        assert dg.vjp(block, weights, x, g, backend=backend).input_gradient[0, 0] == 0
+        assert dg.jvp(block, weights, x, g, backend=backend).output[0, 0] == 0
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_a_zero_scale_leaves_its_term_out(branch: str, backend: str, dtype: np.dtype[Any]) -> None:
+    # tanh saturates, so an infinite state has a finite branch; and a zero branch scale is a no-op whatever the branch.
+    matrix = np.ones((1, 1, 1), dtype)
+    fields: dict[str, Any] = {"mlp": {"down": matrix}, "gated": {"down": matrix, "gate": matrix}}.get(branch, {})
+    x = np.full((1, 1), np.inf, dtype)
+    if branch != "gated":
+        plain = dg.Block.placed("none", branch=branch, activation="tanh", skip_scale=0)
+        assert dg.forward(plain, dg.Weights(matrix, **fields), x, backend=backend).output[0, 0] == 1
+    noop = dg.Block.placed("none", branch=branch, activation="tanh", branch_scale=0)
+    weights = dg.Weights(matrix, **fields, b_up=np.full((1, 1), np.nan, dtype))
+    fwd = dg.forward(noop, weights, np.ones((1, 1), dtype), backend=backend)
+    assert fwd.output[0, 0] == 1
+    assert dg.vjp(noop, weights, fwd, np.ones((1, 1), dtype)).input_gradient[0, 0] == 1
+    assert dg.jvp(noop, weights, fwd, np.ones((1, 1), dtype)).output[0, 0] == 1

@@ -1,0 +1,137 @@
+"""The native backend's bits depend on neither threads nor batch nor neighbours."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import arrays_of, assert_same_bits, random_problem
+
+import depthgauge as dg
+from depthgauge.equation import ACTIVATIONS, BRANCHES
+
+pytest.importorskip("depthgauge._core")
+
+THREADS = (1, 2, 3, 7)
+
+
+@pytest.fixture(autouse=True)
+def seven_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow more threads than the machine may have CPUs."""
+    monkeypatch.setenv("DEPTHGAUGE_NUM_THREADS", "7")
+
+
+def cases() -> list[dg.Block]:
+    norms = [("rms", "none", "none"), ("layer", "rms", "none"), ("none", "dyt", "layer"), ("none", "none", "none")]
+    found = []
+    for index, branch in enumerate(BRANCHES * 3):
+        pre, output, post = norms[index % len(norms)]
+        activation = ACTIVATIONS[index]
+        found.append(dg.Block(branch=branch, activation=activation, pre_norm=pre, output_norm=output, post_norm=post))
+    return found
+
+
+CASES = pytest.mark.parametrize("block", cases(), ids=lambda block: f"{block.branch}-{block.activation}")
+
+
+@CASES
+@pytest.mark.parametrize("threads", THREADS)
+def test_an_example_is_the_same_alone(block: dg.Block, threads: int, dtype: np.dtype[Any]) -> None:
+    p = random_problem(np.random.default_rng(1), block, 3, 19, 23, 35, dtype)
+    fwd = dg.forward(block, p.weights, p.x, backend="native", threads=threads)
+    bwd = dg.vjp(block, p.weights, fwd, p.vector, threads=threads)
+    tan = dg.jvp(block, p.weights, fwd, p.vector, threads=threads)
+    for i in range(0, 35, 1 if threads == 1 else 5):
+        one = slice(i, i + 1)
+        alone = dg.forward(block, p.weights, p.x[one], backend="native", threads=1)
+        assert_same_bits(fwd.output[i], alone.output[0], f"example {i}")
+        assert_same_bits(fwd.states[:, i], alone.states[:, 0], f"example {i}")
+        pulled = dg.vjp(block, p.weights, alone, p.vector[one], threads=1)
+        assert_same_bits(bwd.input_gradient[i], pulled.input_gradient[0], f"example {i}")
+        pushed = dg.jvp(block, p.weights, alone, p.vector[one], threads=1)
+        assert_same_bits(tan.output[i], pushed.output[0], f"example {i}")
+
+
+@CASES
+def test_every_result_is_the_same_on_any_number_of_threads(block: dg.Block, dtype: np.dtype[Any]) -> None:
+    p = random_problem(np.random.default_rng(2), block, 3, 19, 23, 35, dtype, replicates=(3,))
+    results: list[dict[str, Any]] = []
+    for threads in (*THREADS, 1):
+        options: dict[str, Any] = {"quantiles": [0.1, 0.9], "threads": threads}
+        fwd = dg.forward(block, p.weights, p.x, backend="native", cosine=True, **options)
+        found = arrays_of(fwd) | {"states": fwd.states}
+        for key, grads in (("all", True), ("rms", "rms"), ("none", False)):
+            bwd = dg.vjp(block, p.weights, fwd, p.vector, weight_grads=grads, **options)  # type: ignore[arg-type]
+            found |= {f"vjp {key} {name}": array for name, array in arrays_of(bwd).items()}
+        tan = dg.jvp(block, p.weights, fwd, p.vector, threads=threads)
+        results.append(found | {f"jvp {name}": array for name, array in arrays_of(tan).items()})
+    for other in results[1:]:
+        for name, array in results[0].items():
+            assert_same_bits(other[name], array, name)
+
+
+@CASES
+def test_neighbours_that_are_not_finite_change_no_bit(block: dg.Block, dtype: np.dtype[Any]) -> None:
+    p = random_problem(np.random.default_rng(3), block, 3, 19, 23, 33, dtype)
+    clean = dg.forward(block, p.weights, p.x, backend="native")
+    pulled = dg.vjp(block, p.weights, clean, p.vector)
+    for value in (np.nan, np.inf, np.finfo(dtype).max):
+        x, g = p.x.copy(), p.vector.copy()
+        x[[3, 17, 32]] = value
+        g[[3, 17, 32]] = value
+        fwd = dg.forward(block, p.weights, x, backend="native")
+        others = np.setdiff1d(np.arange(33), [3, 17, 32])
+        assert_same_bits(fwd.output[others], clean.output[others], str(value))
+        got = dg.vjp(block, p.weights, fwd, g)
+        assert_same_bits(got.input_gradient[others], pulled.input_gradient[others], str(value))
+
+
+def test_replicates_and_probes_are_the_same_alone(dtype: np.dtype[Any]) -> None:
+    p = random_problem(np.random.default_rng(4), dg.Block(post_norm="layer"), 3, 19, 23, 9, dtype, replicates=(3,))
+    fwd = dg.forward(p.block, p.weights, p.x, backend="native")
+    probes = np.stack([p.vector, p.vector[::-1], -p.vector])
+    bwd = dg.vjp(p.block, p.weights, fwd, probes)
+    for r in range(3):
+        own = dg.Weights(**{name: array[r] for name, array in p.weights.items()})
+        alone = dg.forward(p.block, own, p.x[r], backend="native")
+        for name, array in arrays_of(alone).items():
+            assert_same_bits(np.asarray(arrays_of(fwd)[name][r]), array, name)
+        for k in range(3):
+            pulled = dg.vjp(p.block, own, alone, probes[k, r])
+            assert_same_bits(bwd.input_gradient[k, r], pulled.input_gradient)
+            assert_same_bits(bwd.rms[k, r], pulled.rms)
+
+
+def test_several_python_threads_may_call_at_once() -> None:
+    problems = [random_problem(np.random.default_rng(seed), dg.Block(), 4, 33, 40, 50) for seed in range(6)]
+    want = [dg.forward(p.block, p.weights, p.x, backend="native").output for p in problems]
+    got: list[Any] = [None] * len(problems)
+
+    def work(index: int) -> None:
+        p = problems[index]
+        for _ in range(20):
+            got[index] = dg.forward(p.block, p.weights, p.x, backend="native").output
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(problems))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for index, array in enumerate(want):
+        assert_same_bits(got[index], array, f"thread {index}")
+
+
+def child(seed: int) -> Any:
+    p = random_problem(np.random.default_rng(seed), dg.Block(), 3, 19, 23, 35)
+    return dg.forward(p.block, p.weights, p.x, backend="native").output
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_works() -> None:
+    want = child(5)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert_same_bits(pool.apply_async(child, (5,)).get(timeout=60), want)

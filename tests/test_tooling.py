@@ -1,0 +1,78 @@
+"""The tools beside the package: the comparison with peers, and the check of the kernels' symbols."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+COMPARE = ROOT / "benchmarks" / "compare.py"
+SYMBOLS = ROOT / "tools" / "check_weak_symbols.py"
+
+LISTING = """\
+0000000000000000 T depthgauge::v3::forward_layer(depthgauge::Layer const&)
+0000000000000010 t depthgauge::v3::(anonymous namespace)::product
+0000000000000000 r .LC0
+                 U memcpy
+                 w __gmon_start__
+"""
+
+
+def load(path: Path) -> ModuleType:
+    if not path.exists():
+        pytest.skip("not a checkout")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_local_global_and_undefined_symbols_may_stay() -> None:
+    assert load(SYMBOLS).shared_symbols(LISTING) == []
+
+
+@pytest.mark.parametrize("kind", ["W", "V", "u", "w"])
+def test_symbols_that_the_linker_may_share_are_found(kind: str) -> None:
+    name = "std::vector<int, std::allocator<int> >::push_back(int&&)"
+    assert load(SYMBOLS).shared_symbols(LISTING + f"0000000000000000 {kind} {name}\n") == [f"{kind} {name}"]
+
+
+def test_a_build_without_objects_is_an_error(tmp_path: Path) -> None:
+    load(SYMBOLS)
+    assert subprocess.run([sys.executable, SYMBOLS, tmp_path], capture_output=True, check=False).returncode == 2
+
+
+@pytest.mark.skipif(not COMPARE.exists(), reason="not a checkout")
+def test_comparison_runs_and_reports_absent_peers(tmp_path: Path) -> None:
+    """A peer that cannot be imported is named and left out."""
+    for peer in ("torch", "jax"):
+        (tmp_path / f"{peer}.py").write_text(f"raise ImportError('no {peer} here')\n")
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    figures = tmp_path / "figures.json"
+    result = subprocess.run(
+        [sys.executable, COMPARE, "stack", "--quick", "--threads", "1", "--json", figures],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    for peer in ("torch", "jax"):
+        assert f"no {peer} here" in result.stdout
+    (run,) = json.loads(figures.read_text())["runs"]
+    assert len(run["problems"]) == 4  # two dtypes, two activations
+    for problem in run["problems"]:
+        assert "depthgauge" in problem["contenders"]
+        for contender in problem["contenders"].values():
+            assert contender["median"] > 0
+            assert contender["weight_median"] > 0

@@ -1,0 +1,349 @@
+"""forward, vjp, jvp and their results: properties that hold for every backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import Array, arrays_of, assert_close, assert_same_bits, random_problem, random_weights
+
+import depthgauge as dg
+from depthgauge.equation import ACTIVATIONS, BRANCHES, NORMS
+
+BLOCK = dg.Block(activation="gelu", post_norm="layer")
+EXAMPLEWISE = ("output", "input_gradient")
+
+
+def everything(p: Any, backend: str, **changes: Any) -> list[Any]:
+    """Return the results of all functions, a field of the problem replaced."""
+    p = dataclasses.replace(p, **changes)
+    fwd = dg.forward(p.block, p.weights, p.x, quantiles=[0.25, 1], cosine=True, backend=backend)
+    return [
+        fwd,
+        dg.vjp(p.block, p.weights, fwd, p.vector, weight_grads=True, quantiles=[0.5]),
+        dg.jvp(p.block, p.weights, fwd, p.vector),
+    ]
+
+
+@given(
+    st.sampled_from(BRANCHES),
+    st.sampled_from(ACTIVATIONS),
+    st.lists(st.sampled_from(NORMS), min_size=3, max_size=3),
+    st.integers(0, 2**32),
+)
+def test_permuting_examples_permutes_rows_alone(branch: str, activation: str, norms: list[str], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    block = dg.Block(
+        branch=branch, activation=activation, pre_norm=norms[0], output_norm=norms[1], post_norm=norms[2], eps=0.01
+    )
+    p = random_problem(rng, block, 3, 6, 7, 9)
+    order = rng.permutation(9)
+    for backend in dg.available_backends():
+        plain = everything(p, backend)
+        moved = everything(p, backend, x=p.x[order], vector=p.vector[order])
+        for want, got in zip(plain, moved, strict=True):
+            theirs = arrays_of(got)
+            for name, array in arrays_of(want).items():
+                expected = array[order] if name.removesuffix(".") in EXAMPLEWISE else array
+                assert_close(theirs[name], expected, 1e-11, max(1.0, float(np.max(np.abs(array)))), name)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_examples_never_couple(rng: np.random.Generator, norm: str, branch: str, backend: str) -> None:
+    p = random_problem(rng, dg.Block(branch=branch, pre_norm=norm, output_norm=norm, post_norm=norm), 3, 9, 7, 17)
+    clean = everything(p, backend)
+    for position in (0, 4, 8, 16):
+        x = p.x.copy()
+        x[position, position % 9] = np.nan
+        spoiled = everything(p, backend, x=x)
+        others = np.arange(17) != position
+        assert np.all(np.isnan(spoiled[0].states[0, position]) == (np.arange(9) == position % 9))
+        assert np.isnan(spoiled[0].rms[0])
+        for want, got, name in zip(clean, spoiled, ("output", "input_gradient", "output"), strict=True):
+            assert_same_bits(getattr(got, name)[others], getattr(want, name)[others], name)
+
+
+def test_replicates_are_one_call_each(rng: np.random.Generator, backend: str, dtype: np.dtype[Any]) -> None:
+    block = dg.Block(branch="gated", activation="silu", branch_scale=[0.5, 1.0, 2.0])
+    weights = random_weights(rng, block, 3, 6, 7, dtype, replicates=(2, 1))
+    x = rng.standard_normal((3, 5, 6)).astype(dtype)
+    g = rng.standard_normal((2, 3, 5, 6)).astype(dtype)
+    fwd = dg.forward(block, weights, x, backend=backend, quantiles=[0.5], cosine=True)
+    bwd = dg.vjp(block, weights, fwd, g)
+    assert fwd.output.shape == (2, 3, 5, 6)
+    assert fwd.rms.shape == (2, 3, 4)
+    assert fwd.branch_rms.shape == (2, 3, 3)
+    assert fwd.states.shape == (2, 3, 4, 5, 6)
+    tolerance = 1e-5 if dtype == np.float32 else 1e-13
+    for i in range(2):
+        own = dg.Weights(**{name: array[i, 0] for name, array in weights.items()})
+        for j in range(3):
+            alone = dg.forward(block, own, x[j], backend=backend, quantiles=[0.5], cosine=True)
+            for name, array in arrays_of(alone).items():
+                theirs = arrays_of(fwd)[name][i, j]
+                assert_close(np.asarray(theirs), array, tolerance, max(1.0, float(np.max(np.abs(array)))), name)
+            assert_close(fwd.states[i, j], alone.states, tolerance)
+            pulled = dg.vjp(block, own, alone, g[i, j])
+            assert_close(bwd.input_gradient[i, j], pulled.input_gradient, tolerance)
+
+
+def test_each_block_as_its_own_stack(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, dg.Block(activation="tanh"), 4, 6, 7, 5)
+    whole = dg.forward(p.block, p.weights, p.x, backend=backend)
+    steps = dg.forward(p.block, p.weights.as_replicates(), whole.states[:-1], backend=backend)
+    assert_close(steps.output, whole.states[1:], 1e-14)
+    assert_close(steps.branch_rms[:, 0], whole.branch_rms, 1e-14)
+
+
+def test_stacks_compose(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK, 5, 6, 7, 4)
+    half = dg.forward(p.block, p.weights[:2], p.x, backend=backend)
+    rest = dg.forward(p.block, p.weights[2:], half.output, backend=backend)
+    assert_close(rest.output, dg.forward(p.block, p.weights, p.x, backend=backend).output, 1e-14)
+    pulled = dg.vjp(p.block, p.weights[:2], p.x, np.asarray(
+        dg.vjp(p.block, rest.weights, rest, p.vector).input_gradient), backend=backend)  # fmt: skip
+    assert_close(
+        pulled.input_gradient, dg.vjp(p.block, p.weights, p.x, p.vector, backend=backend).input_gradient, 1e-13
+    )
+
+
+def test_scaling_the_input_scales_a_homogeneous_stack(rng: np.random.Generator, backend: str) -> None:
+    for activation in ("relu", "abs", "identity", "leaky_relu"):
+        p = random_problem(rng, dg.Block.placed("none", activation=activation), 4, 6, 7, 5, vectors=False)
+        plain, scaled = everything(p, backend), everything(p, backend, x=4 * p.x)
+        assert_same_bits(scaled[0].output, 4 * plain[0].output)
+        assert_same_bits(scaled[1].input_gradient, plain[1].input_gradient)
+        np.testing.assert_allclose(scaled[0].rms, 4 * plain[0].rms, rtol=1e-15)
+        np.testing.assert_array_equal(scaled[0].live_fraction, plain[0].live_fraction)
+
+
+def test_scales_multiply_their_terms(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, dg.Block(activation="silu"), 1, 6, 7, 5)
+    branch = dg.forward(p.block.replace(skip_scale=0), p.weights, p.x, backend=backend).output
+    # The post gain and shift apply to the sum, so they are taken off first.
+    plain = dg.Weights(**{name: array for name, array in p.weights.items() if not name.startswith("post")})
+    branch = dg.forward(p.block.replace(skip_scale=0), plain, p.x, backend=backend).output
+    both = dg.forward(p.block.replace(skip_scale=-0.5, branch_scale=3), plain, p.x, backend=backend).output
+    assert_close(both, 3 * branch - 0.5 * p.x, 1e-14)
+
+
+def test_a_unit_scale_of_weights_changes_nothing_but_products(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, dg.Block(branch="gated"), 2, 6, 7, 5)
+    halved = {name: array / 2 if name in ("up", "down", "gate") else array for name, array in p.weights.items()}
+    got = dg.forward(p.block.replace(weight_scale=2), dg.Weights(**halved), p.x, backend=backend)
+    assert_close(got.output, dg.forward(p.block, p.weights, p.x, backend=backend).output, 1e-14)
+
+
+EMPTY = [
+    {"depth": 0},
+    {"width": 0},
+    {"hidden": 0},
+    {"batch": 0},
+    {"replicates": (0,)},
+    {"replicates": (2, 0)},
+    {"depth": 0, "batch": 0},
+    {"width": 0, "batch": 0, "hidden": 0},
+]
+
+
+@pytest.mark.parametrize("sizes", EMPTY, ids=str)
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_empty_axes(rng: np.random.Generator, sizes: dict[str, Any], branch: str, backend: str, dtype: Any) -> None:
+    block = dg.Block(branch=branch, pre_norm="layer", output_norm="rms", post_norm="layer")
+    options = {"depth": 2, "width": 3, "hidden": 4, "batch": 5, "replicates": ()} | sizes
+    if branch == "linear" and "hidden" in sizes and "width" not in sizes:
+        pytest.skip("a linear branch has no hidden size of its own")
+    p = random_problem(rng, block, dtype=dtype, **options)
+    fwd, bwd, tan = everything(p, backend)
+    leading, depth = options["replicates"], options["depth"]
+    assert fwd.output.shape == bwd.input_gradient.shape == tan.output.shape == p.x.shape
+    assert fwd.states.shape == (*leading, depth + 1, options["batch"], options["width"])
+    assert fwd.rms.shape == bwd.rms.shape == tan.rms.shape == fwd.cosine.shape == (*leading, depth + 1)
+    assert fwd.branch_rms.shape == fwd.dead_units.shape == bwd.branch_scale.shape == (*leading, depth)
+    assert fwd.state_quantiles.shape == (*leading, depth + 1, 2)
+    assert fwd.derivative_quantiles.shape == (*leading, depth, 2)
+    for name, gradient in bwd.weights.items():
+        assert gradient.shape == getattr(p.weights, name).shape
+    if not options["batch"] * options["width"]:
+        for statistic in (fwd.rms, fwd.max_abs, fwd.batch_mean_norm, bwd.rms, tan.rms, fwd.branch_rms):
+            assert np.all(np.isnan(statistic))
+        assert not np.any(fwd.nonfinite)
+    if not depth:
+        assert_same_bits(fwd.output, p.x)
+        assert_same_bits(bwd.input_gradient, p.vector)
+        assert_same_bits(tan.output, p.vector)
+    repr(fwd), repr(bwd), repr(tan), fwd.table()
+
+
+def test_a_branch_without_hidden_units_is_its_bias(rng: np.random.Generator, backend: str) -> None:
+    bias = rng.standard_normal((1, 3))
+    weights = dg.Weights(np.zeros((1, 3, 0)), np.zeros((1, 0, 3)), b_down=bias)
+    x = rng.standard_normal((4, 3))
+    fwd = dg.forward(dg.Block(), weights, x, backend=backend)
+    assert_close(fwd.output, x + bias, 1e-15)
+    for name in ("live_fraction", "dead_units", "saturation"):
+        assert np.all(np.isnan(getattr(fwd, name))), name
+
+
+def test_array_results_are_owned_and_writable(rng: np.random.Generator, backend: str, dtype: np.dtype[Any]) -> None:
+    for replicates in ((), (2,), (2, 1)):
+        p = random_problem(rng, BLOCK, 2, 4, 5, 3, dtype, replicates=replicates)
+        results = everything(p, backend)
+        arrays = [array for result in results for array in arrays_of(result).items()]
+        arrays.append(("states", results[0].states))
+        for name, array in arrays:
+            assert array.flags.owndata, name
+            assert array.flags.c_contiguous, name
+            assert array.flags.writeable, name
+        for name in ("output", "states"):
+            assert getattr(results[0], name).dtype == dtype
+
+
+def test_writing_to_results_does_not_reach_the_tape(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK)
+    fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
+    want = dg.vjp(p.block, p.weights, fwd, p.vector).input_gradient
+    fwd.states[...] = np.nan
+    fwd.output[...] = np.nan
+    assert_same_bits(dg.vjp(p.block, p.weights, fwd, p.vector).input_gradient, want)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_results_pickle(rng: np.random.Generator, branch: str, backend: str) -> None:
+    p = random_problem(rng, dg.Block(branch=branch, post_norm="layer"))
+    results = everything(p, backend)
+    states = results[0].states
+    copies = pickle.loads(pickle.dumps(results))
+    for result, copy in zip(results, copies, strict=True):
+        for name, array in arrays_of(result).items():
+            assert_same_bits(arrays_of(copy)[name], array, name)
+    again = copies[0]
+    assert_same_bits(again.states, states)
+    pulled = dg.vjp(again.block, again.weights, again, p.vector, weight_grads=True)
+    assert_same_bits(pulled.input_gradient, results[1].input_gradient)
+    with pytest.raises(ValueError, match="other weights"):
+        dg.vjp(p.block, p.weights, again, p.vector)
+
+
+def test_results_are_frozen_without_equality_and_have_one_line(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK, replicates=(2,))
+    for result, twin in zip(everything(p, backend), everything(p, backend), strict=True):
+        assert "\n" not in repr(result)
+        assert repr(result).startswith(type(result).__name__)
+        assert result != twin
+        assert hash(result) != hash(twin)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            result.rms = None
+        assert all(not name.startswith("_") for name in result.to_dict())
+
+
+def test_table(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK)
+    fwd = dg.forward(p.block, p.weights, p.x, cosine=True, backend=backend)
+    rows = fwd.table()
+    assert [row["depth"] for row in rows] == [0, 1, 2, 3]
+    assert fwd.cosine is not None
+    for depth, row in enumerate(rows):
+        assert row["rms"] == fwd.rms[depth]
+        assert row["cosine"] == fwd.cosine[depth]
+        assert isinstance(row["rms"], float)
+        assert isinstance(row["nonfinite"], int)
+        if depth:
+            assert row["branch_rms"] == fwd.branch_rms[depth - 1]
+    assert np.isnan(rows[0]["branch_rms"])
+    many = random_problem(rng, BLOCK, replicates=(2,))
+    assert dg.forward(many.block, many.weights, many.x, backend=backend).table()[1]["rms"].shape == (2,)
+
+
+def test_keep_nothing_gives_the_same_statistics_and_no_derivatives(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK)
+    kept = dg.forward(p.block, p.weights, p.x, quantiles=[0.5], cosine=True, backend=backend)
+    light = dg.forward(p.block, p.weights, p.x, keep="nothing", quantiles=[0.5], cosine=True, backend=backend)
+    for name, array in arrays_of(kept).items():
+        assert_same_bits(arrays_of(light)[name], array, name)
+    with pytest.raises(ValueError, match="kept nothing, so its states"):
+        light.states  # noqa: B018
+    for call in (dg.vjp, dg.jvp):
+        with pytest.raises(ValueError, match=r'kept nothing, so derivatives .*keep="states"'):
+            call(p.block, p.weights, light, p.vector)
+
+
+def test_optional_statistics_are_absent_by_default(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK)
+    fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
+    bwd = dg.vjp(p.block, p.weights, fwd, p.vector)
+    assert fwd.state_quantiles is fwd.derivative_quantiles is fwd.cosine is None
+    assert bwd.weights is bwd.weight_rms is bwd.branch_scale is bwd.skip_scale is bwd.gradient_quantiles is None
+
+
+def test_a_forward_belongs_to_its_block_and_weights(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK)
+    fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
+    twin = dg.Weights(**dict(p.weights.items()))
+    for call in (dg.vjp, dg.jvp):
+        with pytest.raises(ValueError, match="other weights"):
+            call(p.block, twin, fwd, p.vector)
+        with pytest.raises(ValueError, match="another block"):
+            call(p.block.replace(branch_scale=2), p.weights, fwd, p.vector)
+        other = "native" if backend == "reference" else "reference"
+        with pytest.raises(ValueError, match=f"made by backend='{backend}'"):
+            call(p.block, p.weights, fwd, p.vector, backend=other)
+        call(p.block.replace(), p.weights, fwd, p.vector, backend=backend)
+
+
+def test_derivatives_from_the_input_are_those_from_its_forward(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK, replicates=(2,))
+    fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
+    for call in (dg.vjp, dg.jvp):
+        want, got = call(p.block, p.weights, fwd, p.vector), call(p.block, p.weights, p.x, p.vector, backend=backend)
+        for name, array in arrays_of(want).items():
+            assert_same_bits(arrays_of(got)[name], array, name)
+
+
+def test_an_update_of_weights_in_place_is_seen(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK)
+    before = dg.forward(p.block, p.weights, p.x, backend=backend).output
+    p.weights.up[...] *= 0.5
+    after = dg.forward(p.block, p.weights, p.x, backend=backend).output
+    fresh = dg.Weights(**dict(p.weights.items()), copy=True)
+    assert np.any(before != after)
+    assert_same_bits(after, dg.forward(p.block, fresh, p.x, backend=backend).output)
+
+
+def test_scalars_are_rounded_once_to_the_dtype(backend: str) -> None:
+    x = np.full((1, 1), 3.0, np.float32)
+    weights = dg.Weights(np.zeros((1, 1, 1), np.float32), np.zeros((1, 1, 1), np.float32))
+    fwd = dg.forward(dg.Block.placed("none", skip_scale=0.1), weights, x, backend=backend)
+    assert fwd.output[0, 0] == np.float32(0.1) * np.float32(3)
+
+
+def test_inputs_are_never_written(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK, replicates=(2,))
+    arrays: list[Array] = [p.x, p.vector, *(array for _, array in p.weights.items())]
+    copies = [array.copy() for array in arrays]
+    for array in arrays:
+        array.flags.writeable = False
+    everything(p, backend)
+    for array, copy in zip(arrays, copies, strict=True):
+        assert_same_bits(array, copy)
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, time, numpy; start = time.perf_counter(); import depthgauge; took = time.perf_counter() - start;"
+        "heavy = {'scipy', 'torch', 'matplotlib', 'cupy', 'jax', 'xarray'} & set(sys.modules);"
+        "assert not heavy, heavy; print(took)"
+    )
+    took = [
+        float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(took) < 0.1
