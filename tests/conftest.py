@@ -25,7 +25,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
 def dtype(request: pytest.FixtureRequest) -> np.dtype[Any]:
     """Each precision."""
-    return np.dtype(request.param)
+    return cast("np.dtype[Any]", np.dtype(request.param))
 
 
 @pytest.fixture

@@ -41,11 +41,11 @@ def random_weights(
     vectors: bool = True,
 ) -> dg.Weights:
     """Return well-scaled random weights; with `vectors` they have every bias, gain and shift."""
-    shapes = {"up": (width, hidden), "gate": (width, hidden), "down": (hidden, width)}
+    shapes: dict[str, Shape] = {"up": (width, hidden), "gate": (width, hidden), "down": (hidden, width)}
     shapes |= {"b_up": (hidden,), "b_gate": (hidden,), "b_down": (width,)}
     shapes |= {name: (width,) for name in GAINS + SHIFTS}
     names = MATRICES[block.branch] + (BIASES[block.branch] + GAINS + SHIFTS if vectors else ())
-    fields = {}
+    fields: dict[str, Any] = {}
     for name in names:
         draw = rng.standard_normal((*replicates, depth, *shapes[name]))
         if name in MATRICES["gated"]:

@@ -17,14 +17,14 @@ SCALES: dict[str, Any] = {"branch_scale": [0.7, -0.4, 0.9], "skip_scale": [0.8, 
 
 def blocks() -> list[dg.Block]:
     """Every activation and every norm at every place, with every branch."""
-    found = []
+    found: list[dg.Block] = []
     for branch in BRANCHES:
         found.extend(
             dg.Block(branch=branch, activation=activation, slope=0.3, eps=0.01, **SCALES) for activation in ACTIVATIONS
         )
         for index, norm in enumerate(NORMS):
             for place in PLACES:
-                norms = dict.fromkeys(PLACES, "none") | {place: norm}
+                norms: dict[str, Any] = dict.fromkeys(PLACES, "none") | {place: norm}
                 found.append(
                     dg.Block(branch=branch, activation=ACTIVATIONS[index], slope=0.3, eps=0.01, **norms, **SCALES)
                 )
@@ -83,7 +83,7 @@ def test_weight_gradients_are_slopes_of_finite_differences(
         direction = rng.standard_normal(gradient.shape)
         sides = []
         for sign in (1, -1):
-            fields = dict(p.weights.items())
+            fields: dict[str, Any] = dict(p.weights.items())
             fields[name] = fields[name] + sign * step * direction
             sides.append(loss(p.block, dg.Weights(**fields)))
         slope = (sides[0] - sides[1]) / (2 * step)
@@ -217,7 +217,8 @@ def test_weight_gradients_sum_over_the_replicates_a_field_lacks(rng: np.random.G
             total["up"][i, 0] += gradients["up"]
             total["down"][j] += gradients["down"]
             total["b_down"] += gradients["b_down"]
-            assert_close(bwd.branch_scale[i, j], alone.branch_scale, 1e-13)  # type: ignore[arg-type]
+            assert alone.branch_scale is not None
+            assert_close(bwd.branch_scale[i, j], alone.branch_scale, 1e-13)
     for name, gradient in bwd.weights.items():
         assert_close(gradient, total[name], 1e-13, what=name)
 
@@ -256,7 +257,7 @@ def test_weight_gradients_take_no_probes(rng: np.random.Generator, backend: str)
     p = random_problem(rng, dg.Block())
     for weight_grads in (True, "rms"):
         with pytest.raises(ValueError, match="takes no probe axes"):
-            dg.vjp(p.block, p.weights, p.x, p.vector[None], weight_grads=weight_grads, backend=backend)  # type: ignore[arg-type]
+            dg.vjp(p.block, p.weights, p.x, p.vector[None], weight_grads=weight_grads, backend=backend)
 
 
 def test_a_dead_unit_contributes_exactly_nothing(backend: str, dtype: np.dtype[Any]) -> None:

@@ -96,7 +96,7 @@ def test_scalars_become_floats(value: Any) -> None:
 )
 def test_an_unknown_name_suggests_the_near_one(field: str, value: str, suggestion: str) -> None:
     with pytest.raises(ValueError, match=f"{field}={value!r} is unknown; did you mean {suggestion!r}"):
-        Block(**{field: value})
+        Block().replace(**{field: value})
 
 
 def test_a_name_like_no_other_lists_them_all() -> None:

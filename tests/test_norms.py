@@ -26,7 +26,11 @@ def normed(norm: str, x: Array, backend: str, eps: float = 0.0, vector: Array | 
 
 def plain(norm: str, x: Array, eps: float) -> Array:
     """The definitions, in extended precision."""
-    x = x.astype(np.longdouble)
+    wide: Any = x.astype(np.longdouble)
+    return np.asarray(_plain(norm, wide, eps))
+
+
+def _plain(norm: str, x: Any, eps: float) -> Any:
     centered = x - x.mean(axis=-1, keepdims=True)
     if norm in ("rms", "rms_detached"):
         return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)

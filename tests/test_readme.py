@@ -18,7 +18,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_table_is_real_output(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["transport", "--backend", "reference"]) == 0
+    assert cli.main(["transport"]) == 0
     assert blocks("text")[0] == capsys.readouterr().out
 
 

@@ -11,7 +11,9 @@ from problems import Array, assert_close, random_problem, random_weights
 import depthgauge as dg
 from depthgauge.equation import ACTIVATIONS
 
+# Of results that went through products, and of sums over given values, of which a few terms may be added in float32.
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-12}
+SUMS = {np.dtype(np.float32): 5e-7, np.dtype(np.float64): 1e-14}
 BLOCK = dg.Block.placed("none")
 
 
@@ -42,9 +44,9 @@ def test_statistics_of_states_are_their_definitions(
     fwd = dg.forward(p.block, p.weights, p.x, backend=backend, quantiles=levels, cosine=True)
     states = fwd.states.astype(np.float64)
     assert_close(fwd.output, fwd.states[:, -1], 0)
-    assert_close(fwd.rms, np.sqrt(np.mean(states**2, axis=(2, 3))), 1e-14)
+    assert_close(fwd.rms, np.sqrt(np.mean(states**2, axis=(2, 3))), SUMS[p.x.dtype])
     assert_close(fwd.max_abs, np.max(np.abs(states), axis=(2, 3)), 0)
-    assert_close(fwd.batch_mean_norm, np.linalg.norm(states.mean(axis=2), axis=-1), 1e-14)
+    assert_close(fwd.batch_mean_norm, np.linalg.norm(states.mean(axis=2), axis=-1), SUMS[p.x.dtype])
     assert not np.any(fwd.nonfinite)
     assert fwd.nonfinite.dtype == np.int64
     assert fwd.state_quantiles is not None
@@ -53,7 +55,7 @@ def test_statistics_of_states_are_their_definitions(
     assert fwd.cosine is not None
     units = states / np.linalg.norm(states, axis=-1, keepdims=True)
     gram = units @ np.swapaxes(units, -1, -2)
-    np.testing.assert_allclose(fwd.cosine, (gram.sum(axis=(2, 3)) - 5) / 20, atol=1e-14)
+    np.testing.assert_allclose(fwd.cosine, (gram.sum(axis=(2, 3)) - 5) / 20, atol=SUMS[p.x.dtype])
 
 
 def test_statistics_of_blocks_are_their_definitions(
@@ -131,7 +133,7 @@ def test_statistics_far_out(rng: np.random.Generator, exponent: int, backend: st
 
 def test_large_float32_states(backend: str) -> None:
     fwd = one_block(np.full((3, 5), 1e38, np.float32), backend)
-    np.testing.assert_allclose(fwd.rms, np.float32(1e38), rtol=1e-14)
+    np.testing.assert_allclose(fwd.rms, np.float32(1e38), rtol=SUMS[np.dtype(np.float32)])
 
 
 @pytest.mark.parametrize("position", range(67))
@@ -191,10 +193,10 @@ def test_gradient_statistics(rng: np.random.Generator, backend: str, dtype: np.d
     bwd = dg.vjp(p.block, p.weights, p.x, p.vector, backend=backend, quantiles=[0.5, 0.9])
     for index, g in ((0, bwd.input_gradient), (2, p.vector)):
         wide = g.astype(np.float64)
-        assert bwd.rms[index] == pytest.approx(np.sqrt(np.mean(wide**2)), rel=1e-14)
+        assert bwd.rms[index] == pytest.approx(np.sqrt(np.mean(wide**2)), rel=SUMS[p.x.dtype])
         assert bwd.max_abs[index] == np.max(np.abs(wide))
         assert bwd.gradient_quantiles is not None
         np.testing.assert_allclose(bwd.gradient_quantiles[index], np.quantile(np.abs(wide), [0.5, 0.9]), rtol=1e-14)
     tan = dg.jvp(p.block, p.weights, p.x, p.vector, backend=backend)
     for index, t in ((0, p.vector), (2, tan.output)):
-        assert tan.rms[index] == pytest.approx(np.sqrt(np.mean(t.astype(float) ** 2)), rel=1e-14)
+        assert tan.rms[index] == pytest.approx(np.sqrt(np.mean(t.astype(float) ** 2)), rel=SUMS[p.x.dtype])

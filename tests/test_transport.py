@@ -84,7 +84,8 @@ def test_replicates_are_one_call_each(rng: np.random.Generator, backend: str, dt
     assert fwd.states.shape == (2, 3, 4, 5, 6)
     tolerance = 1e-5 if dtype == np.float32 else 1e-13
     for i in range(2):
-        own = dg.Weights(**{name: array[i, 0] for name, array in weights.items()})
+        fields: dict[str, Any] = {name: array[i, 0] for name, array in weights.items()}
+        own = dg.Weights(**fields)
         for j in range(3):
             alone = dg.forward(block, own, x[j], backend=backend, quantiles=[0.5], cosine=True)
             for name, array in arrays_of(alone).items():
@@ -127,9 +128,9 @@ def test_scaling_the_input_scales_a_homogeneous_stack(rng: np.random.Generator, 
 
 def test_scales_multiply_their_terms(rng: np.random.Generator, backend: str) -> None:
     p = random_problem(rng, dg.Block(activation="silu"), 1, 6, 7, 5)
-    branch = dg.forward(p.block.replace(skip_scale=0), p.weights, p.x, backend=backend).output
     # The post gain and shift apply to the sum, so they are taken off first.
-    plain = dg.Weights(**{name: array for name, array in p.weights.items() if not name.startswith("post")})
+    fields: dict[str, Any] = {name: array for name, array in p.weights.items() if not name.startswith("post")}
+    plain = dg.Weights(**fields)
     branch = dg.forward(p.block.replace(skip_scale=0), plain, p.x, backend=backend).output
     both = dg.forward(p.block.replace(skip_scale=-0.5, branch_scale=3), plain, p.x, backend=backend).output
     assert_close(both, 3 * branch - 0.5 * p.x, 1e-14)
@@ -137,7 +138,9 @@ def test_scales_multiply_their_terms(rng: np.random.Generator, backend: str) -> 
 
 def test_a_unit_scale_of_weights_changes_nothing_but_products(rng: np.random.Generator, backend: str) -> None:
     p = random_problem(rng, dg.Block(branch="gated"), 2, 6, 7, 5)
-    halved = {name: array / 2 if name in ("up", "down", "gate") else array for name, array in p.weights.items()}
+    halved: dict[str, Any] = {
+        name: array / 2 if name in ("up", "down", "gate") else array for name, array in p.weights.items()
+    }
     got = dg.forward(p.block.replace(weight_scale=2), dg.Weights(**halved), p.x, backend=backend)
     assert_close(got.output, dg.forward(p.block, p.weights, p.x, backend=backend).output, 1e-14)
 
@@ -158,7 +161,7 @@ EMPTY = [
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_empty_axes(rng: np.random.Generator, sizes: dict[str, Any], branch: str, backend: str, dtype: Any) -> None:
     block = dg.Block(branch=branch, pre_norm="layer", output_norm="rms", post_norm="layer")
-    options = {"depth": 2, "width": 3, "hidden": 4, "batch": 5, "replicates": ()} | sizes
+    options: dict[str, Any] = {"depth": 2, "width": 3, "hidden": 4, "batch": 5, "replicates": ()} | sizes
     if branch == "linear" and "hidden" in sizes and "width" not in sizes:
         pytest.skip("a linear branch has no hidden size of its own")
     p = random_problem(rng, block, dtype=dtype, **options)
@@ -281,13 +284,15 @@ def test_optional_statistics_are_absent_by_default(rng: np.random.Generator, bac
     fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
     bwd = dg.vjp(p.block, p.weights, fwd, p.vector)
     assert fwd.state_quantiles is fwd.derivative_quantiles is fwd.cosine is None
-    assert bwd.weights is bwd.weight_rms is bwd.branch_scale is bwd.skip_scale is bwd.gradient_quantiles is None
+    for name in ("weights", "weight_rms", "branch_scale", "skip_scale", "gradient_quantiles"):
+        assert getattr(bwd, name) is None
 
 
 def test_a_forward_belongs_to_its_block_and_weights(rng: np.random.Generator, backend: str) -> None:
     p = random_problem(rng, BLOCK)
     fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
-    twin = dg.Weights(**dict(p.weights.items()))
+    fields: dict[str, Any] = dict(p.weights.items())
+    twin = dg.Weights(**fields)
     for call in (dg.vjp, dg.jvp):
         with pytest.raises(ValueError, match="other weights"):
             call(p.block, twin, fwd, p.vector)
@@ -313,7 +318,8 @@ def test_an_update_of_weights_in_place_is_seen(rng: np.random.Generator, backend
     before = dg.forward(p.block, p.weights, p.x, backend=backend).output
     p.weights.up[...] *= 0.5
     after = dg.forward(p.block, p.weights, p.x, backend=backend).output
-    fresh = dg.Weights(**dict(p.weights.items()), copy=True)
+    fields: dict[str, Any] = dict(p.weights.items())
+    fresh = dg.Weights(**fields, copy=True)
     assert np.any(before != after)
     assert_same_bits(after, dg.forward(p.block, fresh, p.x, backend=backend).output)
 
@@ -338,7 +344,7 @@ def test_inputs_are_never_written(rng: np.random.Generator, backend: str) -> Non
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, time, numpy; start = time.perf_counter(); import depthgauge; took = time.perf_counter() - start;"
+        "import sys, time, numpy; start = time.process_time(); import depthgauge; took = time.process_time() - start;"
         "heavy = {'scipy', 'torch', 'matplotlib', 'cupy', 'jax', 'xarray'} & set(sys.modules);"
         "assert not heavy, heavy; print(took)"
     )

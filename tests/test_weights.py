@@ -280,7 +280,7 @@ def test_orthogonal_matrices_are_uniform() -> None:
 def test_the_last_matrix_may_be_zero_without_changing_the_others() -> None:
     lecun, zero = (dg.initialize(GATED, 3, 4, init=init, rng=2) for init in ("lecun", "zero"))
     np.testing.assert_array_equal(zero.up, lecun.up)
-    np.testing.assert_array_equal(zero.gate, lecun.gate)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(zero.gate, lecun.gate)
     assert not np.any(zero.down)
     assert not np.any(dg.initialize(dg.Block(branch="linear"), 3, 4, init="fixup", rng=2).up)
 

@@ -362,7 +362,8 @@ struct LogisticTail {
 template <class T, int N>
 DG_INLINE LogisticTail<T, N> logistic_tail(Exponential<T, N> e) {
   const Pack<T, N> y = e.unscaled();
-  const Pack<T, N> unscaled = y / fma(y, e.second, 1);
+  const Pack<T, N> t = y * e.second;
+  const Pack<T, N> unscaled = fma(-t, y / (t + 1), y);  // the quotient again, but for the rounding of 1 + t
   return {unscaled, unscaled * e.second};
 }
 
@@ -398,15 +399,11 @@ template <class T, int N>
 DG_INLINE void tanh(Pack<T, N> x, Pack<T, N>& value, Pack<T, N>& derivative) {
   using C = MathConstants<T>;
   const Exponential<T, N> e = exponential(at_least(-C::kLogisticLimit, 2 * minus_abs(x)));
-  const Pack<T, N> scale = e.first * e.second;
-  const Pack<T, N> t = fma(e.m, scale, scale);  // e^(-2|x|)
-  const Pack<T, N> t_minus_1 = fma(e.m, scale, scale - 1);
-  // -|tanh| is (t - 1) / (t + 1), but above a half 2t / (1 + t) - 1, where the rounding of 1 + t matters less.
-  const IntPack<T, N> large = t < T(1) / 3;
-  const Pack<T, N> ratio = select(large, t + t, t_minus_1) / (t + 1);
-  const Pack<T, N> minus_size = ratio - one_where(large);
+  const Pack<T, N> half = (e.first * T(0.5)) * e.second;
+  const Pack<T, N> h = fma(e.m, half, half - T(0.5));  // (e^(-2|x|) - 1) / 2
+  const Pack<T, N> minus_size = fma(-h, h / (h + 1), h);  // the quotient again, but for the rounding of h + 1
   value = copy_sign(minus_size, x);
-  const Pack<T, N> sum = 1 - minus_size;  // 2 / (1 + t)
+  const Pack<T, N> sum = 1 - minus_size;  // and the derivative is e^(-2|x|) sum^2
   derivative = (e.unscaled() * sum * sum) * e.second;
 }
 

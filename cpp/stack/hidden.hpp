@@ -72,10 +72,9 @@ void activate_with(T* product, int64_t n, T scale, const T* bias, const Activati
   for (int64_t j = 0; j < n; ++j) {
     const Row<T> z = affine_row(product, j, s, bias);
     Row<T> value, derivative;
+    Function<kind>::template eval<T>(z, parameters, value, derivative);
     unsigned positive = 0, live = 0, saturated = 0;
-    for (int i = 0; i < kVectors; ++i) {
-      Function<kind>::template eval<T>(z.v[i], parameters, value.v[i], derivative.v[i]);
-      if (!Record) continue;
+    for (int i = 0; Record && i < kVectors; ++i) {
       const int shift = i * kWidth<T>;
       if (one_bit(kind)) positive |= bits(z.v[i] > Vec<T>{}) << shift;
       if (relu) {

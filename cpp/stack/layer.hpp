@@ -70,6 +70,7 @@ DG_INLINE bool active(const Equation& eq, const Layer<T>& layer, depthgauge::sta
 template <class T>
 void norm_at(const Equation& eq, const Layer<T>& layer, depthgauge::stack::Place place, const T* x,
              const Moments& moments, NormFactors<T>* keep, T* y) {
+  if (eq.width == 0) return;
   NormFactors<T> local;
   NormFactors<T>* factors = keep ? keep : &local;
   if (has_factors(eq.norm[place])) find_factors(eq.norm[place], eq.eps, x, eq.width, moments, factors);

@@ -164,18 +164,18 @@ DG_INLINE void finish(const MomentSum<T>& sum, const T* group, int64_t d, Moment
       if ((odd >> i) & 1) rescan(group, d, i, m);
 }
 
-// Pools the examples of a group.  The terms have a common power of two, that of the largest.
+// Pools the examples of a group.  The terms have a common power of two, that of the largest; zeros have no say in it.
 DG_INLINE Pool pool(const Moments& m, int examples) {
   Pool p;
-  double power = m.power[0];
-  bool same = true;
-  for (int i = 1; i < examples; ++i) {
-    same &= m.power[i] == power;
-    if (m.power[i] < power) power = m.power[i];
-  }
-  p.power = power;
+  bool found = false, same = true;
   for (int i = 0; i < examples; ++i) {
-    const double scale = same ? 1 : power / m.power[i];
+    if (m.sum_squares[i] == 0) continue;
+    same &= !found || m.power[i] == p.power;
+    if (!found || m.power[i] < p.power) p.power = m.power[i];
+    found = true;
+  }
+  for (int i = 0; i < examples; ++i) {
+    const double scale = same ? 1 : p.power / m.power[i];
     p.sum_squares += m.sum_squares[i] * scale * scale;
     p.nonfinite += m.nonfinite[i];
     if (m.max_abs[i] > p.max_abs || m.max_abs[i] != m.max_abs[i])

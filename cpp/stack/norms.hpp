@@ -130,6 +130,7 @@ void find_factors(Norm kind, double eps, const T* x, int64_t d, const Moments& m
 template <class T>
 void apply_norm(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* gain, const T* shift,
                 T* y) {
+  if (eq.width == 0) return;
   const Affine<T> affine{gain, shift};
   if (kind == Norm::dyt) {
     const Vec<T> alpha = splat(static_cast<T>(eq.dyt_alpha));
@@ -153,6 +154,7 @@ template <class T, class Before, class Emit, class Flush>
 DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* t,
                                Before before, Emit emit, Flush flush) {
   const int64_t d = eq.width;
+  if (d == 0) return;
   if (kind == Norm::none) {
     each_feature(
         d, [&](int64_t k, int slot) { emit(k, slot, before(k, load_row(t + k * kLanes<T>))); }, flush);
@@ -206,6 +208,7 @@ DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const 
 template <class T>
 void norm_parameter_sums(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* t, double scale,
                          int examples, double* gain, double* shift) {
+  if (eq.width == 0) return;
   const auto row = [&](int64_t k) { return load_row(t + k * kLanes<T>); };
   const auto rescale = [&](double* sums) {
     for (int64_t k = 0; k < eq.width; ++k) sums[k] *= scale;

@@ -58,13 +58,19 @@ class Buffer {
 
 // Pools more values into `into`, bringing both sums to the power of two of the larger values.
 inline void merge(Pool& into, const Pool& more) {
-  const double power = into.power < more.power ? into.power : more.power;
+  into.nonfinite += more.nonfinite;
+  if (!std::isnan(into.max_abs) && (more.max_abs > into.max_abs || std::isnan(more.max_abs)))
+    into.max_abs = more.max_abs;
+  if (more.sum_squares == 0) return;
+  if (into.sum_squares == 0) {
+    into.sum_squares = more.sum_squares;
+    into.power = more.power;
+    return;
+  }
+  const double power = std::fmin(into.power, more.power);
   const double mine = power / into.power, theirs = power / more.power;
   into.sum_squares = into.sum_squares * mine * mine + more.sum_squares * theirs * theirs;
   into.power = power;
-  into.nonfinite += more.nonfinite;
-  if (std::isnan(into.max_abs)) return;
-  if (more.max_abs > into.max_abs || std::isnan(more.max_abs)) into.max_abs = more.max_abs;
 }
 
 inline double root_mean_square(const Pool& p, int64_t count) {

@@ -16,7 +16,7 @@ _BIASES = {"linear": ("b_up",), "mlp": ("b_up", "b_down"), "gated": ("b_up", "b_
 
 
 def build_stack(block: Block, weights: Weights, replicates: tuple[int, ...]) -> Stack:
-    """Check that a block and weights fit, and flatten them over `replicates`, a shape that the weights' own broadcasts to.
+    """Check that a block and weights fit, and flatten them over `replicates`, which the weights' own broadcast to.
 
     Raises
     ------

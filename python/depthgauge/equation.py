@@ -214,7 +214,7 @@ class Block:
 
         fields = json.loads(text)
         if not isinstance(fields, dict):
-            raise ValueError(f"text must be a JSON object, the fields of a Block; got {fields!r}")  # noqa: TRY004
+            raise ValueError(f"text must be a JSON object, the fields of a Block; got {fields!r}")
         return cls.from_dict(fields)
 
     def formula(self) -> str:

@@ -120,7 +120,7 @@ class Forward(Result):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return block (as plain data) and statistics by name; arrays are not copied, and what is absent is left out."""
+        """Return the block (as plain data) and statistics by name, arrays uncopied, absent ones left out."""
         found = super().to_dict() | {"block": self.block.to_dict()}
         del found["weights"]
         return found

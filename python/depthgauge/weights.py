@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -402,8 +401,3 @@ def _orthogonal(normal: Array) -> Array:
     # LAPACK leaves the signs of R's diagonal free; without this factor Q would not be uniformly distributed.
     q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
     return np.asarray(q if tall else q.T)
-
-
-def field_names() -> tuple[str, ...]:
-    """Return the names of all fields of `Weights`, in their order."""
-    return tuple(field.name for field in dataclasses.fields(Weights))

@@ -9,7 +9,6 @@ neither repeats an argument check.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -135,8 +134,7 @@ class Backend(Protocol):
 
 def available_backends() -> tuple[str, ...]:
     """Return the names of the backends that can be used here."""
-    built = importlib.util.find_spec("depthgauge._core") is not None
-    return tuple(name for name in BACKENDS if built or name != "native")
+    return BACKENDS
 
 
 def backend_name(name: str | None) -> str:

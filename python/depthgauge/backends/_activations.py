@@ -62,7 +62,7 @@ def _silu(z: Floats) -> tuple[Floats, Floats]:
 
 
 def _gelu(z: Floats) -> tuple[Floats, Floats]:
-    """z Phi(z), Phi the normal distribution function; the derivative is Phi(z) + z times the normal density."""
+    """Return z Phi(z), Phi being the normal distribution function, and Phi(z) + z times the normal density."""
     wide = z.astype(np.longdouble)
     argument = -wide / np.sqrt(np.longdouble(2))
     t = argument.astype(np.float64)
@@ -74,7 +74,7 @@ def _gelu(z: Floats) -> tuple[Floats, Floats]:
 
 
 def _gelu_tanh(z: Floats) -> tuple[Floats, Floats]:
-    """0.5 z (1 + tanh(s / 2)), written z times the logistic function of s, which keeps the negative tail."""
+    """Return 0.5 z (1 + tanh(s / 2)), as z times the logistic function of s, which keeps the negative tail."""
     wide = z.astype(np.longdouble)
     rate = np.sqrt(8 / _PI)
     s = rate * (wide + _TANH_CUBIC * wide**3)

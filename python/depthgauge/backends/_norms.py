@@ -82,7 +82,7 @@ def _centered(value: Floats) -> Floats:
     scaled = np.ldexp(value, -exponent)
     # The first element goes first, so that a constant row gives exactly 0 whatever the mean rounds to.
     shifted = scaled - scaled[..., :1]
-    return np.ldexp(shifted - _mean(shifted), exponent)
+    return np.asarray(np.ldexp(shifted - _mean(shifted), exponent))
 
 
 def _mean(value: Floats) -> Floats:

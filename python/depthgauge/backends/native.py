@@ -120,8 +120,9 @@ def vjp(
     new = np.zeros if empty else np.empty
     if weight_grads == "rms":
         out["weight_rms"] = {
-            name: np.full(at_blocks, 0.0 if parameter.array[0, 0].size else np.nan) if parameter.array.size else
-            np.full(at_blocks, np.nan)
+            name: np.full(at_blocks, 0.0 if parameter.array[0, 0].size else np.nan)
+            if parameter.array.size
+            else np.full(at_blocks, np.nan)
             for name, parameter in stack.parameters.items()
         }
     elif weight_grads:
