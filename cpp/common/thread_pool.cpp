@@ -6,6 +6,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
@@ -61,8 +62,8 @@ class Pool {
     done_.wait(lock, [&] { return joined_ == 0; });
   }
 
-  // What a task of the last run threw, if one did.
-  std::exception_ptr failure() const { return failure_; }
+  // What a task of the last run threw, if one did; the pool does not keep it.
+  std::exception_ptr take_failure() { return std::exchange(failure_, nullptr); }
 
  private:
   void drain(int worker) {
@@ -139,7 +140,7 @@ void run_tasks(int threads, int64_t count, void (*task)(void*, int64_t, int), vo
     Pool& p = the_pool();
     if (p.take()) {
       p.run(threads, count, task, context);
-      const std::exception_ptr failure = p.failure();
+      const std::exception_ptr failure = p.take_failure();
       p.give_back();
       if (failure) std::rethrow_exception(failure);
       return;

@@ -101,7 +101,7 @@ class Forward {
       job.unit_live = unit_live_.data() + (slot * stack_.replicates + unit.replicate) * m_;
       job.examples = unit.examples;
     }
-    table_.forward(stack_.equation, stack_.layer(batch.set, l), jobs, count, scratch_.get() + worker * scratch_size_,
+    table_.forward(stack_.equation, stack_.layer(batch.set, l, l + 1), jobs, count, scratch_.get() + worker * scratch_size_,
                    resources_.stop);
     for (int64_t j = 0; j < count; ++j) {
       const auto at = static_cast<size_t>(slot * units_ + batch.first + j);

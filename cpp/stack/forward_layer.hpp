@@ -11,15 +11,16 @@ using depthgauge::stack::kMaxJobs;
 // The hidden units [j0, j0 + n) of one group: their values go to `z`.
 template <class T, bool Record>
 DG_INLINE void hidden_chunk(const Equation& eq, const Layer<T>& layer, const T* packed_up, const T* packed_gate,
-                            const T* input, int64_t j0, int64_t n, T* z, T* up_path, HiddenRecord<T>& record) {
+                            const T* input, int64_t j0, int64_t n, T* z, T* up_path, HiddenRecord<T>& record,
+                            Prefetch& soon) {
   const T* b_up = layer.b_up ? layer.b_up + j0 : nullptr;
   if (eq.branch == Branch::gated) {
-    multiply_columns(packed_up, eq.width, n, input, up_path, false);
+    multiply_columns(packed_up, eq.width, n, input, up_path, false, soon);
     add_bias(up_path, n, static_cast<T>(eq.weight_scale), b_up);
-    multiply_columns(packed_gate, eq.width, n, input, z, false);
+    multiply_columns(packed_gate, eq.width, n, input, z, false, soon);
     activate<T, Record>(eq, z, n, layer.b_gate ? layer.b_gate + j0 : nullptr, up_path, record);
   } else {
-    multiply_columns(packed_up, eq.width, n, input, z, false);
+    multiply_columns(packed_up, eq.width, n, input, z, false, soon);
     activate<T, Record>(eq, z, n, b_up, static_cast<const T*>(nullptr), record);
   }
 }
@@ -117,6 +118,7 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
     pack_columns(layer.up + j0, m, d, n, packed_up);
     if (eq.branch == Branch::gated) pack_columns(layer.gate + j0, m, d, n, packed_gate);
     if (eq.branch != Branch::linear) pack_columns(layer.down + j0 * d, d, n, d, packed_down);
+    Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
       ForwardJob<T>& job = jobs[g];
@@ -129,10 +131,13 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
       record.unit_live = job.unit_live + j0;
       record.examples = (1u << job.examples) - 1u;
       T* z = eq.branch == Branch::linear ? r[g] + at : hidden;
-      hidden_chunk<T, true>(eq, layer, packed_up, packed_gate, input[g], j0, n, z, up_path, record);
+      soon.group(record.derivative, n, steps_of(n, d));
+      hidden_chunk<T, true>(eq, layer, packed_up, packed_gate, input[g], j0, n, z, up_path, record,
+                            soon);
       job.live += record.live;
       job.saturated += record.saturated;
-      if (eq.branch != Branch::linear) multiply_columns(packed_down, n, d, z, r[g], j0 > 0);
+      if (j0 + n == m) soon.group(job.next, d, steps_of(d, n));
+      if (eq.branch != Branch::linear) multiply_columns(packed_down, n, d, z, r[g], j0 > 0, soon);
     }
   }
   const bool plain = !active(eq, layer, kOutput) && !active(eq, layer, kPost);

@@ -21,10 +21,64 @@ constexpr int kRows = 5;
 constexpr int kRows = 2;
 #endif
 
-// The inner index is split so that this many rows of a group stay in the first-level cache.
-constexpr int64_t kInner = 256;
+// The inner index is split so that this many rows of a group, and of a panel, take half of the first-level cache.
+constexpr int64_t kInner = 128;
 
 DG_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Memory that will be needed soon, brought towards the core a few lines at a time between microkernels: blocks of
+// weights for the next chunk, and what one group is about to read from or write to the tape.  Left to the hardware,
+// every short row of a block, and every line of a fresh tape, would begin with a wait for memory.
+class Prefetch {
+ public:
+  template <class T>
+  DG_INLINE void add_weights(const T* w, int64_t stride, int64_t rows, int64_t columns) {
+    if (!w || rows <= 0 || columns <= 0) return;
+    constexpr auto size = static_cast<int64_t>(sizeof(T));
+    blocks_[used_++] = {reinterpret_cast<const char*>(w), rows, stride * size, columns * size};
+    lines_ += rows * (columns * size / kGroupBytes + 1);
+  }
+  // Spreads the weights over this many steps.
+  DG_INLINE void spread(int64_t steps) { pace_ = pace(lines_, steps); }
+
+  // Asks for `lines` of one group within this many steps; what was left of the last such request is dropped.
+  DG_INLINE void group(const void* start, int64_t lines, int64_t steps) {
+    line_ = static_cast<const char*>(start);
+    left_ = start ? lines : 0;
+    group_pace_ = pace(left_, steps);
+  }
+
+  DG_INLINE void step() {
+    for (int i = 0; i < pace_ && current_ < used_; ++i) {
+      Rows& b = blocks_[current_];
+      __builtin_prefetch(b.row + column_, 0, 2);
+      column_ += kGroupBytes;
+      if (column_ < b.width) continue;
+      column_ = 0;
+      b.row += b.stride;
+      if (--b.count == 0) ++current_;
+    }
+    for (int i = 0; i < group_pace_ && left_ > 0; ++i, --left_, line_ += kGroupBytes) __builtin_prefetch(line_, 1, 3);
+  }
+
+ private:
+  struct Rows {
+    const char* row;
+    int64_t count, stride, width;
+  };
+  static DG_INLINE int pace(int64_t lines, int64_t steps) {
+    return static_cast<int>(lines / (steps > 0 ? steps : 1) + 1);
+  }
+  Rows blocks_[3] = {};
+  int used_ = 0, current_ = 0, pace_ = 0, group_pace_ = 0;
+  int64_t column_ = 0, lines_ = 0, left_ = 0;
+  const char* line_ = nullptr;
+};
+
+// Microkernel calls of a product, each a step of the prefetch.
+DG_INLINE int64_t steps_of(int64_t outputs, int64_t inner) {
+  return outputs / kRows * ((inner + kInner - 1) / kInner);
+}
 
 // c[r] (+)= sum_k w(r, k) x[k] for r < R, with w(r, k) = w[r * across + k * along].
 template <class T, int R, bool Accumulate>
@@ -72,44 +126,52 @@ DG_INLINE int64_t packed_size(int64_t inner, int64_t outputs) {
 
 // c[j] (+)= sum_k x[k] W[k, j] over one packed block of W.
 template <class T, bool Accumulate>
-void multiply_columns_block(const T* packed, int64_t stride, int64_t outputs, const T* x, int64_t inner, T* c) {
+void multiply_columns_block(const T* packed, int64_t stride, int64_t outputs, const T* x, int64_t inner, T* c,
+                            Prefetch& soon) {
   int64_t j = 0;
-  for (; j + kRows <= outputs; j += kRows, packed += stride)
+  for (; j + kRows <= outputs; j += kRows, packed += stride) {
+    soon.step();
     microkernel<T, kRows, Accumulate>(packed, 1, kRows, x, inner, c + j * kLanes<T>);
+  }
   if (j < outputs)
     remainder<T, kRows - 1, Accumulate>(outputs - j, packed, 1, kRows, x, inner, c + j * kLanes<T>);
 }
 
 template <class T>
-void multiply_columns(const T* packed, int64_t inner, int64_t outputs, const T* x, T* c, bool accumulate) {
+void multiply_columns(const T* packed, int64_t inner, int64_t outputs, const T* x, T* c, bool accumulate,
+                      Prefetch& soon) {
   const int64_t stride = panel_stride<T>(inner);
   for (int64_t k = 0; k < inner || k == 0; k += kInner, accumulate = true) {
     const int64_t n = smaller(kInner, inner - k);
     if (accumulate)
-      multiply_columns_block<T, true>(packed + k * kRows, stride, outputs, x + k * kLanes<T>, n, c);
+      multiply_columns_block<T, true>(packed + k * kRows, stride, outputs, x + k * kLanes<T>, n, c, soon);
     else
-      multiply_columns_block<T, false>(packed + k * kRows, stride, outputs, x + k * kLanes<T>, n, c);
+      multiply_columns_block<T, false>(packed + k * kRows, stride, outputs, x + k * kLanes<T>, n, c, soon);
   }
 }
 
 // c[i] (+)= sum_k W[i, k] x[k] for rows as they lie, `stride` apart.
 template <class T, bool Accumulate>
-void multiply_rows_block(const T* w, int64_t stride, int64_t outputs, const T* x, int64_t inner, T* c) {
+void multiply_rows_block(const T* w, int64_t stride, int64_t outputs, const T* x, int64_t inner, T* c,
+                         Prefetch& soon) {
   int64_t i = 0;
-  for (; i + kRows <= outputs; i += kRows)
+  for (; i + kRows <= outputs; i += kRows) {
+    soon.step();
     microkernel<T, kRows, Accumulate>(w + i * stride, stride, 1, x, inner, c + i * kLanes<T>);
+  }
   if (i < outputs)
     remainder<T, kRows - 1, Accumulate>(outputs - i, w + i * stride, stride, 1, x, inner, c + i * kLanes<T>);
 }
 
 template <class T>
-void multiply_rows(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, T* c, bool accumulate) {
+void multiply_rows(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, T* c, bool accumulate,
+                   Prefetch& soon) {
   for (int64_t k = 0; k < inner || k == 0; k += kInner, accumulate = true) {
     const int64_t n = smaller(kInner, inner - k);
     if (accumulate)
-      multiply_rows_block<T, true>(w + k, stride, outputs, x + k * kLanes<T>, n, c);
+      multiply_rows_block<T, true>(w + k, stride, outputs, x + k * kLanes<T>, n, c, soon);
     else
-      multiply_rows_block<T, false>(w + k, stride, outputs, x + k * kLanes<T>, n, c);
+      multiply_rows_block<T, false>(w + k, stride, outputs, x + k * kLanes<T>, n, c, soon);
   }
 }
 

@@ -35,10 +35,7 @@ struct HiddenRecord {
   int64_t live = 0;
   int64_t saturated = 0;
 
-  DG_INLINE void count(int64_t j, unsigned live_bits, unsigned saturated_bits) {
-    live_bits &= examples;
-    live += __builtin_popcount(live_bits);
-    saturated += __builtin_popcount(saturated_bits & examples);
+  DG_INLINE void mark_live(int64_t j, unsigned live_bits) const {
     // Groups of one layer share the flags, and may be on several threads.
     if (unit_live && live_bits && !__atomic_load_n(unit_live + j, __ATOMIC_RELAXED))
       __atomic_store_n(unit_live + j, static_cast<unsigned char>(1), __ATOMIC_RELAXED);
@@ -69,6 +66,9 @@ void activate_with(T* product, int64_t n, T scale, const T* bias, const Activati
                    const T* up, HiddenRecord<T>& record) {
   constexpr bool relu = kind == Activation::relu;
   const Vec<T> s = splat(scale), tenth = splat(T(0.1)), hundredth = splat(T(0.01));
+  // Local, for a store to the flags may alias the record.
+  const HiddenRecord<T> to = record;
+  int64_t live_count = 0, saturated_count = 0;
   for (int64_t j = 0; j < n; ++j) {
     const Row<T> z = affine_row(product, j, s, bias);
     Row<T> value, derivative;
@@ -87,24 +87,30 @@ void activate_with(T* product, int64_t n, T scale, const T* bias, const Activati
       }
     }
     if (Record) {
-      record.count(j, relu ? positive : live, saturated);
-      if (record.positive) record.positive[j] = static_cast<uint16_t>(positive);
-      if (record.abs_derivative) {
+      if (relu) live = positive;
+      live &= to.examples;
+      live_count += __builtin_popcount(live);
+      saturated_count += __builtin_popcount(saturated & to.examples);
+      to.mark_live(j, live);
+      if (to.positive) to.positive[j] = static_cast<uint16_t>(positive);
+      if (to.abs_derivative) {
         Row<T> a = derivative;
         for (int i = 0; i < kVectors; ++i) a.v[i] = abs(a.v[i]);
-        store_row(record.abs_derivative + j * kLanes<T>, a);
+        store_row(to.abs_derivative + j * kLanes<T>, a);
       }
     }
     if (up) {
       const Row<T> y = load_row(up + j * kLanes<T>);
-      if (Record && record.gate_value) store_row(record.gate_value + j * kLanes<T>, value);
+      if (Record && to.gate_value) store_row(to.gate_value + j * kLanes<T>, value);
       value = value * y;
       for (int i = 0; i < kVectors; ++i)
         derivative.v[i] = select<T>(derivative.v[i] == Vec<T>{}, Vec<T>{}, derivative.v[i] * y.v[i]);
     }
-    if (Record && record.derivative) store_row(record.derivative + j * kLanes<T>, derivative);
+    if (Record && to.derivative) store_row(to.derivative + j * kLanes<T>, derivative);
     store_row(product + j * kLanes<T>, value);
   }
+  record.live += live_count;
+  record.saturated += saturated_count;
 }
 
 template <class T, bool Record>

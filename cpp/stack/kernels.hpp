@@ -47,6 +47,10 @@ struct Layer {
   const T* b_gate;
   const T* gain[kPlaces];
   const T* shift[kPlaces];
+  // The matrices that the pass will read after this layer's; null after the last.
+  const T* next_up;
+  const T* next_down;
+  const T* next_gate;
   T branch_scale;
   T skip_scale;
 };

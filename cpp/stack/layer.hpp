@@ -14,14 +14,12 @@ using depthgauge::stack::Stop;
 using depthgauge::stack::Tape;
 
 // Hidden units a chunk: the packed blocks of a chunk should stay in the second-level cache while every group of a
-// call passes through them.  A whole number of panels and of cache lines, and chunks of nearly equal size.
+// call passes through them.  A whole number of cache lines, and chunks of nearly equal size.
 template <class T>
 DG_INLINE int64_t chunk_size(const Equation& eq) {
-  constexpr int64_t kBytes = 256 << 10;
-  int64_t unit = kRows;
-  while (unit % kLanes<T>) unit += kRows;
+  constexpr int64_t kBytes = 256 << 10, unit = kLanes<T>;
   const int64_t matrices = eq.branch == Branch::gated ? 3 : 2;
-  int64_t fit = kBytes / (matrices * static_cast<int64_t>(sizeof(T)) * (eq.width > 0 ? eq.width : 1)) / unit * unit;
+  int64_t fit = kBytes / (matrices * static_cast<int64_t>(sizeof(T)) * (eq.width > 0 ? eq.width : 1));
   if (fit < unit) fit = unit;
   const int64_t chunks = (eq.hidden + fit - 1) / fit;
   if (chunks <= 1) return eq.hidden;
@@ -29,6 +27,24 @@ DG_INLINE int64_t chunk_size(const Equation& eq) {
 }
 
 DG_INLINE int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
+
+// What the chunk after [j0, j0 + chunk) reads, of the next layer after the last chunk, to be fetched while `jobs` groups
+// pass through this chunk.
+template <class T>
+DG_INLINE Prefetch fetch_next(const Equation& eq, const Layer<T>& layer, int64_t j0, int64_t chunk, int64_t jobs) {
+  const int64_t d = eq.width, m = eq.hidden;
+  const bool last = j0 + chunk >= m;
+  const int64_t from = last ? 0 : j0 + chunk, n = smaller(chunk, m - from);
+  const T* const up = last ? layer.next_up : layer.up;
+  const T* const gate = last ? layer.next_gate : layer.gate;
+  const T* const down = last ? layer.next_down : layer.down;
+  Prefetch soon;
+  if (up) soon.add_weights(up + from, m, d, n);
+  if (gate) soon.add_weights(gate + from, m, d, n);
+  if (down) soon.add_weights(down + from * d, d, n, d);
+  soon.spread(jobs * (steps_of(n, d) * (gate ? 2 : 1) + steps_of(d, n) * (down ? 1 : 0)));
+  return soon;
+}
 
 // Scratch for one call, cut from one aligned block.  Every part is a whole number of cache lines.
 template <class T>

@@ -215,20 +215,24 @@ DG_INLINE double across(Vec<double> v) {
   return s;
 }
 
-// totals[k] = factor * sum over the examples of row(k).
+// totals[k] = sum over the examples of row(k).
 template <class T, class RowOf>
 DG_INLINE void totals_of(int64_t d, int examples, RowOf row, double* totals) {
-  const ExampleMask<T> mask(examples);
+  if (examples < kLanes<T>) {
+    const ExampleMask<T> mask(examples);
+    for (int64_t k = 0; k < d; ++k) totals[k] = across(fold(mask(row(k))));
+    return;
+  }
   int64_t k = 0;
 #if defined(__AVX2__) && !defined(__AVX512F__)
   for (; k + 4 <= d; k += 4) {
-    const __m256d a = fold(mask(row(k))), b = fold(mask(row(k + 1)));
-    const __m256d c = fold(mask(row(k + 2))), e = fold(mask(row(k + 3)));
-    const __m256d ab = _mm256_hadd_pd(a, b), ce = _mm256_hadd_pd(c, e);
+    const __m256d a = fold(row(k)), b = fold(row(k + 1)), c = fold(row(k + 2)), e = fold(row(k + 3));
+    const __m256d ab = _mm256_unpacklo_pd(a, b) + _mm256_unpackhi_pd(a, b);
+    const __m256d ce = _mm256_unpacklo_pd(c, e) + _mm256_unpackhi_pd(c, e);
     store(totals + k, _mm256_permute2f128_pd(ab, ce, 0x20) + _mm256_permute2f128_pd(ab, ce, 0x31));
   }
 #endif
-  for (; k < d; ++k) totals[k] = across(fold(mask(row(k))));
+  for (; k < d; ++k) totals[k] = across(fold(row(k)));
 }
 
 template <class T>

@@ -11,25 +11,35 @@ namespace {
 
 using depthgauge::stack::OuterProduct;
 
+// Panels a block: their right factors stay in the second-level cache while the rows pass.
+constexpr int64_t kPanels = 16;
+
 template <class T, int R>
-void outer_rows(const OuterProduct<T>& p, int64_t k, T* destination) {
-  for (int64_t j = 0, panel = 0; j < p.columns; j += kLanes<T>, ++panel) {
+DG_INLINE void outer_example(const T* left, const T* right, Vec<T> (&acc)[R][kVectors]) {
+  Vec<T> y[kVectors];
+  for (int v = 0; v < kVectors; ++v) y[v] = load(right + v * kWidth<T>);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const Vec<T> x = splat(left[r * kLanes<T>]);
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, y[v], acc[r][v]);
+  }
+}
+
+// Rows k ... k + R of panels [first, last), to `destination`, which is at row k.
+template <class T, int R>
+void outer_rows(const OuterProduct<T>& p, int64_t k, int64_t first, int64_t last, T* destination) {
+  const Vec<T> factor = splat(p.factor);
+  for (int64_t panel = first; panel < last; ++panel) {
     Vec<T> acc[R][kVectors] = {};
     const T* right = p.right + panel * p.panel_stride;
     for (int64_t g = 0; g < p.groups; ++g, right += kLanes<T> * kLanes<T>) {
       const T* left = p.left[g] + k * kLanes<T>;
-      const int examples = p.examples[g];
-      for (int b = 0; b < examples; ++b) {
-        Vec<T> y[kVectors];
-        for (int v = 0; v < kVectors; ++v) y[v] = load(right + b * kLanes<T> + v * kWidth<T>);
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          const Vec<T> x = splat(left[r * kLanes<T> + b]);
-          for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, y[v], acc[r][v]);
-        }
-      }
+      if (p.examples[g] == kLanes<T>)
+        for (int b = 0; b < kLanes<T>; ++b) outer_example<T, R>(left + b, right + b * kLanes<T>, acc);
+      else
+        for (int b = 0; b < p.examples[g]; ++b) outer_example<T, R>(left + b, right + b * kLanes<T>, acc);
     }
-    const Vec<T> factor = splat(p.factor);
+    const int64_t j = panel * kLanes<T>;
     for (int r = 0; r < R; ++r) {
       T* out = destination + r * p.stride + j;
       if (j + kLanes<T> <= p.columns) {
@@ -44,21 +54,26 @@ void outer_rows(const OuterProduct<T>& p, int64_t k, T* destination) {
 }
 
 template <class T, int R>
-void outer_remainder(const OuterProduct<T>& p, int64_t k, int64_t rows, T* destination) {
+void outer_remainder(const OuterProduct<T>& p, int64_t k, int64_t rows, int64_t first, int64_t last, T* destination) {
   if constexpr (R > 0) {
     if (rows == R)
-      outer_rows<T, R>(p, k, destination);
+      outer_rows<T, R>(p, k, first, last, destination);
     else
-      outer_remainder<T, R - 1>(p, k, rows, destination);
+      outer_remainder<T, R - 1>(p, k, rows, first, last, destination);
   }
 }
 
 template <class T>
 void outer_product(const OuterProduct<T>& p, int64_t first, int64_t last) {
-  int64_t k = first;
-  T* destination = p.destination;
-  for (; k + kRows <= last; k += kRows, destination += kRows * p.stride) outer_rows<T, kRows>(p, k, destination);
-  outer_remainder<T, kRows - 1>(p, k, last - k, destination);
+  const int64_t panels = (p.columns + kLanes<T> - 1) / kLanes<T>;
+  for (int64_t panel = 0; panel < panels; panel += kPanels) {
+    const int64_t end = smaller(panel + kPanels, panels);
+    T* destination = p.destination;
+    int64_t k = first;
+    for (; k + kRows <= last; k += kRows, destination += kRows * p.stride)
+      outer_rows<T, kRows>(p, k, panel, end, destination);
+    outer_remainder<T, kRows - 1>(p, k, last - k, panel, end, destination);
+  }
 }
 
 }  // namespace

@@ -20,11 +20,12 @@ int64_t Stack<T>::field_size(int field) const {
 }
 
 template <class T>
-Layer<T> Stack<T>::layer(int64_t set, int64_t index) const {
-  const auto at = [&](int name) -> const T* {
+Layer<T> Stack<T>::layer(int64_t set, int64_t index, int64_t next) const {
+  const auto in_layer = [&](int name, int64_t l) -> const T* {
     const Field<T>& f = fields[name];
-    return f.data ? f.data + (f.index[set] * depth + index) * f.size : nullptr;
+    return f.data && l >= 0 && l < depth ? f.data + (f.index[set] * depth + l) * f.size : nullptr;
   };
+  const auto at = [&](int name) { return in_layer(name, index); };
   Layer<T> found{};
   found.up = at(kUp);
   found.down = at(kDown);
@@ -36,6 +37,9 @@ Layer<T> Stack<T>::layer(int64_t set, int64_t index) const {
     found.gain[place] = at(kGain + place);
     found.shift[place] = at(kShift + place);
   }
+  found.next_up = in_layer(kUp, next);
+  found.next_down = in_layer(kDown, next);
+  found.next_gate = in_layer(kGate, next);
   found.branch_scale = branch_scale[index];
   found.skip_scale = skip_scale[index];
   return found;

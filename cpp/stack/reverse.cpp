@@ -233,7 +233,7 @@ class Reverse {
       jobs[j].weights = store_ ? store_->job(i) : nullptr;
       jobs[j].examples = unit.examples;
     }
-    table_.reverse(stack_.equation, stack_.layer(batch.set, l), jobs, count, scratch_.get() + worker * scratch_size_,
+    table_.reverse(stack_.equation, stack_.layer(batch.set, l, l - 1), jobs, count, scratch_.get() + worker * scratch_size_,
                    resources_.stop);
     for (int64_t j = 0; j < count; ++j) pools_[static_cast<size_t>(slot * units_ + batch.first + j)] = jobs[j].pool;
   }

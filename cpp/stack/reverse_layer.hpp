@@ -165,16 +165,18 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
       pack_columns(layer.up + j0, m, d, n, packed_up);
       if (gated) pack_columns(layer.gate + j0, m, d, n, packed_gate);
     }
+    Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
       ReverseJob<T>& job = jobs[g];
       const int64_t at = j0 * kLanes<T>;
       const uint16_t* positive = job.tape.positive ? job.tape.positive + j0 : nullptr;
       const T* derivative = job.tape.derivative ? job.tape.derivative + at : nullptr;
+      soon.group(derivative, n, steps_of(n, d));
       if (linear)
         __builtin_memcpy(hidden, dr[g] + at, static_cast<size_t>(n) * kGroupBytes);
       else
-        multiply_rows(down, down_stride, d, n, dr[g], hidden, false);
+        multiply_rows(down, down_stride, d, n, dr[g], hidden, false, soon);
       T* dz = hidden;
       if (gated) {
         __builtin_memcpy(gate, hidden, static_cast<size_t>(n) * kGroupBytes);
@@ -184,7 +186,7 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
         GradientJob<T>& w = *job.weights;
         T* value = w.activation + at;
         HiddenRecord<T> none;
-        hidden_chunk<T, false>(eq, layer, packed_up, packed_gate, input[g], j0, n, value, up_path, none);
+        hidden_chunk<T, false>(eq, layer, packed_up, packed_gate, input[g], j0, n, value, up_path, none, soon);
         if (!active(eq, layer, kOutput))
           w.branch_scale += (linear ? 1 : eq.weight_scale) *
                             inner_product<T>(
@@ -192,12 +194,13 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
                                 [&](int64_t k) { return load_row(hidden + k * kLanes<T>); });
       }
       apply_derivative(eq, dz, n, factor, positive, derivative);
+      if (j0 + n == m) soon.group(job.state, d, steps_of(d, n));
       if (gated) {
         apply_derivative<T>(eq, hidden, n, factor, nullptr, job.tape.gate_value + at);
-        multiply_rows(gates, up_stride, n, d, dz, du[g], j0 > 0);
-        multiply_rows(up, up_stride, n, d, hidden, du[g], true);
+        multiply_rows(gates, up_stride, n, d, dz, du[g], j0 > 0, soon);
+        multiply_rows(up, up_stride, n, d, hidden, du[g], true, soon);
       } else {
-        multiply_rows(up, up_stride, n, d, dz, du[g], j0 > 0);
+        multiply_rows(up, up_stride, n, d, dz, du[g], j0 > 0, soon);
       }
       if (weights) {
         GradientJob<T>& w = *job.weights;

@@ -33,7 +33,7 @@ void tangent(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, c
         jobs[j].state = state_of(stack, tape.states, unit, l);
         jobs[j].tape = tape_of(stack, tape, unit, l);
       }
-      table.tangent(stack.equation, stack.layer(batch.set, l), jobs, count, scratch.get() + worker * scratch_size,
+      table.tangent(stack.equation, stack.layer(batch.set, l, l + 1), jobs, count, scratch.get() + worker * scratch_size,
                     resources.stop);
       for (int64_t j = 0; j < count; ++j)
         pools[static_cast<size_t>((l + 1) * units + batch.first + j)] = jobs[j].pool;

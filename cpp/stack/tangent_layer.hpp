@@ -80,6 +80,7 @@ void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* job
     pack_columns(layer.up + j0, m, d, n, packed_up);
     if (eq.branch == Branch::gated) pack_columns(layer.gate + j0, m, d, n, packed_gate);
     if (eq.branch != Branch::linear) pack_columns(layer.down + j0 * d, d, n, d, packed_down);
+    Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
       const Tape<T>& tape = jobs[g].tape;
@@ -88,17 +89,17 @@ void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* job
       const T* derivative = tape.derivative ? tape.derivative + at : nullptr;
       T* z = eq.branch == Branch::linear ? r[g] + at : hidden;
       if (eq.branch == Branch::gated) {
-        multiply_columns(packed_gate, d, n, input[g], z, false);
+        multiply_columns(packed_gate, d, n, input[g], z, false, soon);
         apply_derivative(eq, z, n, scale, positive, derivative);
-        multiply_columns(packed_up, d, n, input[g], up_path, false);
+        multiply_columns(packed_up, d, n, input[g], up_path, false, soon);
         apply_derivative<T>(eq, up_path, n, scale, nullptr, tape.gate_value + at);
         for (int64_t j = 0; j < n; ++j)
           store_row(z + j * kLanes<T>, load_row(z + j * kLanes<T>) + load_row(up_path + j * kLanes<T>));
       } else {
-        multiply_columns(packed_up, d, n, input[g], z, false);
+        multiply_columns(packed_up, d, n, input[g], z, false, soon);
         apply_derivative(eq, z, n, scale, positive, derivative);
       }
-      if (eq.branch != Branch::linear) multiply_columns(packed_down, n, d, z, r[g], j0 > 0);
+      if (eq.branch != Branch::linear) multiply_columns(packed_down, n, d, z, r[g], j0 > 0, soon);
     }
   }
   for (int64_t g = 0; g < count; ++g) residual_tangent(eq, layer, r[g], jobs[g]);

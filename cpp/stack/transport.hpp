@@ -35,7 +35,8 @@ struct Stack {
 
   int64_t groups() const { return (examples + kGroup<T> - 1) / kGroup<T>; }
   int64_t field_size(int field) const;
-  Layer<T> layer(int64_t set, int64_t index) const;
+  // Layer `index` of a weight set, in a pass that goes on to layer `next`.
+  Layer<T> layer(int64_t set, int64_t index, int64_t next) const;
 };
 
 // Rows of examples as a caller holds them: element (i, j, b, k) is at data + i * strides[0] + ...; strides in bytes.

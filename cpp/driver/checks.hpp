@@ -1,0 +1,20 @@
+// What is checked.
+#pragma once
+
+#include "driver/cases.hpp"
+
+namespace depthgauge::driver {
+
+// Numbers: bits that do not depend on threads or on the batch, adjointness, statistics, weight gradients, and
+// non-finite examples that stay to themselves.
+template <class T>
+void check_numbers(const Case& c, Target target);
+
+// Calls: several at once, stopped ones, and, where asked for, those of a forked child.
+template <class T>
+void check_calls(const Case& c, Target target, bool fork);
+
+// The pool of threads by itself.
+void check_pool();
+
+}  // namespace depthgauge::driver

@@ -1,0 +1,309 @@
+#include "driver/problem.hpp"
+
+#include <cmath>
+
+namespace depthgauge::driver {
+namespace {
+
+using namespace stack;
+
+int64_t levels(const Case& c) { return c.quantiles ? static_cast<int64_t>(kLevels.size()) : 0; }
+
+const char* const kFieldNames[kFields] = {"up",     "down",     "gate",        "b_up",      "b_down",    "b_gate",
+                                          "pre gain", "output gain", "post gain", "pre shift", "output shift", "post shift"};
+
+// An array that the equation may have no use for: then there is none, and the pointer is null.
+template <class E>
+Array<E> array_if(int64_t count) {
+  return count ? Array<E>(count) : Array<E>();
+}
+
+template <class E>
+void append(std::vector<Bytes>& list, const char* name, const Array<E>& array) {
+  if (array.data()) list.push_back(bytes_of(name, array));
+}
+
+}  // namespace
+
+template <class T>
+Problem<T>::Problem(const Case& c)
+    : case_(c),
+      sets_(c.own_weights ? c.replicates : std::min<int64_t>(c.replicates, 1)),
+      branch_scale_(c.depth),
+      skip_scale_(c.depth),
+      set_of_(c.replicates),
+      x_of_(c.replicates),
+      x_([&] {
+        Random random(c.seed);
+        return RowArray<T>({1, c.own_inputs ? c.replicates : 1, c.examples, c.equation.width}, c.layout, random);
+      }()),
+      cotangent_([&] {
+        Random random(c.seed + 1);
+        return RowArray<T>({c.probes, c.replicates, c.examples, c.equation.width}, c.layout, random);
+      }()),
+      tangent_([&] {
+        Random random(c.seed + 2);
+        return RowArray<T>({c.probes, c.replicates, c.examples, c.equation.width}, c.layout, random);
+      }()) {
+  // Scalars are rounded once to the precision of the arrays.
+  for (double* scalar : {&case_.equation.eps, &case_.equation.slope, &case_.equation.dyt_alpha, &case_.equation.weight_scale})
+    *scalar = static_cast<double>(static_cast<T>(*scalar));
+  Random random(c.seed + 3);
+  for (int64_t l = 0; l < c.depth; ++l) {
+    branch_scale_[l] = random.one_in(8) ? T(0) : static_cast<T>(0.5 + random.uniform());
+    skip_scale_[l] = random.one_in(8) ? T(0) : static_cast<T>(random.one_in(4) ? -0.7 : 1.0);
+  }
+  // Neither in order nor all in use from the start.
+  for (int64_t r = 0; r < c.replicates; ++r) {
+    set_of_[r] = c.own_weights ? sets_ - 1 - r : 0;
+    x_of_[r] = c.own_inputs ? (r + 1) % c.replicates : 0;
+  }
+  fill_parameters(random);
+}
+
+template <class T>
+bool Problem<T>::has(int field) const {
+  const Branch branch = case_.equation.branch;
+  switch (field) {
+    case kUp: return true;
+    case kDown: return branch != Branch::linear;
+    case kGate: return branch == Branch::gated;
+    case kBUp: return case_.biases;
+    case kBDown: return case_.biases && branch != Branch::linear;
+    case kBGate: return case_.biases && branch == Branch::gated;
+    default: return field < kShift ? case_.gains : case_.shifts;
+  }
+}
+
+template <class T>
+T Problem<T>::draw_parameter(int field, Random& random) const {
+  const double value = random.centered();
+  const int64_t inputs = field == kDown ? case_.equation.hidden : case_.equation.width;
+  if (field <= kGate) return static_cast<T>(value / std::sqrt(static_cast<double>(inputs)));
+  return static_cast<T>(0.3 * value + (field >= kGain && field < kShift ? 1 : 0));
+}
+
+template <class T>
+void Problem<T>::fill_parameters(Random& random) {
+  const Stack<T> sizes = stack_of(all());
+  for (int field = 0; field < kFields; ++field) {
+    if (!has(field)) continue;
+    // Parameters need not be as many as weight sets.
+    const bool shared = field % 3 == 1;
+    const int64_t arrays = shared ? std::min<int64_t>(sets_, 1) : sets_;
+    values_[field] = Array<T>(arrays * case_.depth * sizes.field_size(field));
+    for (int64_t i = 0; i < values_[field].size(); ++i) values_[field][i] = draw_parameter(field, random);
+    index_[field] = Array<int64_t>(sets_);
+    for (int64_t s = 0; s < sets_; ++s) index_[field][s] = shared ? 0 : (s + field) % sets_;
+  }
+}
+
+template <class T>
+Stack<T> Problem<T>::stack_of(Span span) const {
+  Stack<T> stack{};
+  stack.equation = case_.equation;
+  stack.depth = case_.depth;
+  stack.replicates = case_.replicates;
+  stack.sets = sets_;
+  stack.examples = span.count;
+  stack.set_of = set_of_.data();
+  stack.branch_scale = branch_scale_.data();
+  stack.skip_scale = skip_scale_.data();
+  for (int field = 0; field < kFields; ++field)
+    stack.fields[field] = {values_[field].data(), index_[field].data(), stack.field_size(field)};
+  return stack;
+}
+
+template <class T>
+const T* Problem<T>::parameter(int field, int64_t set, int64_t layer) const {
+  if (!values_[field].data()) return nullptr;
+  return values_[field].data() + (index_[field][set] * case_.depth + layer) * stack_of(all()).field_size(field);
+}
+
+template <class T>
+void Problem<T>::poison(int64_t example, T value) {
+  const int64_t k = case_.equation.width / 2;
+  x_.set_everywhere(example, k, value);
+  cotangent_.set_everywhere(example, k, value);
+  tangent_.set_everywhere(example, k, value);
+}
+
+template <class T>
+std::vector<Bytes> Problem<T>::inputs() const {
+  std::vector<Bytes> list = {x_.bytes("x"), cotangent_.bytes("cotangent"), tangent_.bytes("tangent"),
+                             bytes_of("branch_scale", branch_scale_), bytes_of("skip_scale", skip_scale_)};
+  for (int field = 0; field < kFields; ++field) append(list, kFieldNames[field], values_[field]);
+  return list;
+}
+
+template <class T>
+Forwarded<T>::Forwarded(const Problem<T>& problem, Span span, bool keep, const Resources& resources) {
+  const Case& c = problem.options();
+  const Stack<T> stack = problem.stack_of(span);
+  const int64_t states = c.replicates * (c.depth + 1), blocks = c.replicates * c.depth;
+  output = Array<T>(c.replicates * span.count * c.equation.width);
+  rms = Array<double>(states);
+  max_abs = Array<double>(states);
+  batch_mean_norm_ = Array<double>(states);
+  nonfinite = Array<int64_t>(states);
+  branch_rms_ = Array<double>(blocks);
+  live_fraction_ = Array<double>(blocks);
+  dead_units_ = Array<double>(blocks);
+  saturation_ = Array<double>(blocks);
+  if (c.quantiles) {
+    quantiles = Array<double>(states * levels(c));
+    derivative_quantiles_ = Array<double>(blocks * levels(c));
+  }
+  if (c.cosine) cosine_ = Array<double>(states);
+  if (keep) {
+    const TapeSizes sizes = tape_sizes(stack);
+    states_ = Array<T>(sizes.states);
+    constexpr auto each = static_cast<int64_t>(sizeof(NormFactors<T>) / sizeof(T));
+    for (int place = 0; place < kPlaces; ++place)
+      factors_[place] = array_if<NormFactors<T>>(sizes.factors[place] / each);
+    branch_ = array_if<T>(sizes.branch);
+    sum_ = array_if<T>(sizes.sum);
+    positive_ = array_if<uint16_t>(sizes.positive);
+    derivative_ = array_if<T>(sizes.derivative);
+    gate_value_ = array_if<T>(sizes.gate_value);
+  }
+  ForwardResults<T> out{};
+  out.output = output.data();
+  out.rms = rms.data();
+  out.max_abs = max_abs.data();
+  out.batch_mean_norm = batch_mean_norm_.data();
+  out.nonfinite = nonfinite.data();
+  out.branch_rms = branch_rms_.data();
+  out.live_fraction = live_fraction_.data();
+  out.dead_units = dead_units_.data();
+  out.saturation = saturation_.data();
+  if (c.quantiles) out.quantiles = kLevels;
+  out.state_quantiles = quantiles.data();
+  out.derivative_quantiles = derivative_quantiles_.data();
+  out.cosine = cosine_.data();
+  stack::forward(stack, problem.x().from(span.first), problem.x_of(), tape(), out, resources);
+}
+
+template <class T>
+TapeArrays<T> Forwarded<T>::tape() const {
+  TapeArrays<T> arrays;
+  arrays.states = states_.data();
+  for (int place = 0; place < kPlaces; ++place) arrays.factors[place] = factors_[place].data();
+  arrays.branch = branch_.data();
+  arrays.sum = sum_.data();
+  arrays.positive = positive_.data();
+  arrays.derivative = derivative_.data();
+  arrays.gate_value = gate_value_.data();
+  return arrays;
+}
+
+template <class T>
+std::vector<Bytes> Forwarded<T>::results() const {
+  std::vector<Bytes> list;
+  append(list, "output", output);
+  append(list, "rms", rms);
+  append(list, "max_abs", max_abs);
+  append(list, "batch_mean_norm", batch_mean_norm_);
+  append(list, "nonfinite", nonfinite);
+  append(list, "branch_rms", branch_rms_);
+  append(list, "live_fraction", live_fraction_);
+  append(list, "dead_units", dead_units_);
+  append(list, "saturation", saturation_);
+  append(list, "state_quantiles", quantiles);
+  append(list, "derivative_quantiles", derivative_quantiles_);
+  append(list, "cosine", cosine_);
+  return list;
+}
+
+template <class T>
+std::vector<Bytes> Forwarded<T>::tape_bytes() const {
+  std::vector<Bytes> list;
+  append(list, "tape states", states_);
+  for (const auto& factors : factors_) append(list, "tape factors", factors);
+  append(list, "tape branch", branch_);
+  append(list, "tape sum", sum_);
+  append(list, "tape positive", positive_);
+  append(list, "tape derivative", derivative_);
+  append(list, "tape gate_value", gate_value_);
+  return list;
+}
+
+template <class T>
+Reversed<T>::Reversed(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, WeightGradients mode,
+                      const Resources& resources) {
+  const Case& c = problem.options();
+  const Stack<T> stack = problem.stack_of(span);
+  // Weight gradients take one probe.
+  const int64_t probes = mode == WeightGradients::none ? c.probes : 1;
+  const int64_t states = probes * c.replicates * (c.depth + 1), blocks = c.replicates * c.depth;
+  input_gradient = Array<T>(probes * c.replicates * span.count * c.equation.width);
+  rms = Array<double>(states);
+  max_abs = Array<double>(states);
+  nonfinite = Array<int64_t>(states);
+  if (c.quantiles) quantiles = Array<double>(states * levels(c));
+  ReverseResults<T> out{};
+  out.input_gradient = input_gradient.data();
+  out.rms = rms.data();
+  out.max_abs = max_abs.data();
+  out.nonfinite = nonfinite.data();
+  if (c.quantiles) out.quantiles = kLevels;
+  out.gradient_quantiles = quantiles.data();
+  out.weight_gradients = mode != WeightGradients::none;
+  out.only_rms = mode == WeightGradients::rms;
+  for (int field = 0; field < kFields && out.weight_gradients; ++field) {
+    if (!stack.fields[field].data) continue;
+    if (out.only_rms)
+      weight_rms[field] = Array<double>(blocks);
+    else
+      weights[field] = Array<T>(stack.sets * c.depth * stack.field_size(field));
+    out.weight_rms[field] = weight_rms[field].data();
+    out.weights[field] = weights[field].data();
+  }
+  if (mode == WeightGradients::full) {
+    branch_scale = Array<double>(blocks);
+    skip_scale = Array<double>(blocks);
+  }
+  out.branch_scale = branch_scale.data();
+  out.skip_scale = skip_scale.data();
+  stack::reverse(stack, forwarded.tape(), probes, problem.cotangent().from(span.first), out, resources);
+}
+
+template <class T>
+std::vector<Bytes> Reversed<T>::results() const {
+  std::vector<Bytes> list;
+  append(list, "input_gradient", input_gradient);
+  append(list, "rms", rms);
+  append(list, "max_abs", max_abs);
+  append(list, "nonfinite", nonfinite);
+  append(list, "gradient_quantiles", quantiles);
+  for (int field = 0; field < kFields; ++field) {
+    append(list, kFieldNames[field], weights[field]);
+    append(list, kFieldNames[field], weight_rms[field]);
+  }
+  append(list, "branch_scale", branch_scale);
+  append(list, "skip_scale", skip_scale);
+  return list;
+}
+
+template <class T>
+Tangented<T>::Tangented(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded,
+                        const Resources& resources) {
+  const Case& c = problem.options();
+  output = Array<T>(c.probes * c.replicates * span.count * c.equation.width);
+  rms = Array<double>(c.probes * c.replicates * (c.depth + 1));
+  TangentResults<T> out{};
+  out.output = output.data();
+  out.rms = rms.data();
+  stack::tangent(problem.stack_of(span), forwarded.tape(), c.probes, problem.tangent().from(span.first), out, resources);
+}
+
+#define DG_INSTANTIATE(T)      \
+  template class Problem<T>;   \
+  template class Forwarded<T>; \
+  template class Reversed<T>;  \
+  template class Tangented<T>;
+DG_INSTANTIATE(float)
+DG_INSTANTIATE(double)
+#undef DG_INSTANTIATE
+
+}  // namespace depthgauge::driver

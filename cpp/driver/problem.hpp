@@ -1,0 +1,100 @@
+// One case as data, and its forward, reverse and tangent passes.
+#pragma once
+
+#include "driver/cases.hpp"
+
+namespace depthgauge::driver {
+
+using stack::kFields;
+using stack::kPlaces;
+
+inline const std::vector<double> kLevels = {0, 0.3, 1};
+
+// Examples [first, first + count).
+struct Span {
+  int64_t first, count;
+};
+
+inline stack::Stop never() {
+  return {[](void*) { return false; }, nullptr};
+}
+
+// Everything that a call is given.
+template <class T>
+class Problem {
+ public:
+  explicit Problem(const Case& c);
+
+  const Case& options() const { return case_; }
+  stack::Stack<T> stack_of(Span span) const;
+  Span all() const { return {0, case_.examples}; }
+  const int64_t* x_of() const { return x_of_.data(); }
+  const T* parameter(int field, int64_t set, int64_t layer) const;
+  const RowArray<T>& x() const { return x_; }
+  const RowArray<T>& cotangent() const { return cotangent_; }
+  const RowArray<T>& tangent() const { return tangent_; }
+
+  // Puts a value into one example of all that goes in.
+  void poison(int64_t example, T value);
+  std::vector<Bytes> inputs() const;
+
+ private:
+  void fill_parameters(Random& random);
+  bool has(int field) const;
+  T draw_parameter(int field, Random& random) const;
+
+  Case case_;
+  int64_t sets_;
+  Array<T> branch_scale_, skip_scale_, values_[kFields];
+  Array<int64_t> set_of_, x_of_, index_[kFields];
+  RowArray<T> x_, cotangent_, tangent_;
+};
+
+// What a forward pass leaves.
+template <class T>
+class Forwarded {
+ public:
+  Forwarded(const Problem<T>& problem, Span span, bool keep, const stack::Resources& resources);
+  stack::TapeArrays<T> tape() const;
+  std::vector<Bytes> results() const;
+  std::vector<Bytes> tape_bytes() const;
+
+  Array<T> output;
+  Array<double> rms, max_abs, quantiles;
+  Array<int64_t> nonfinite;
+
+ private:
+  Array<double> batch_mean_norm_, branch_rms_, live_fraction_, dead_units_, saturation_;
+  Array<double> derivative_quantiles_, cosine_;
+  Array<T> states_, branch_, sum_, derivative_, gate_value_;
+  Array<stack::NormFactors<T>> factors_[kPlaces];
+  Array<uint16_t> positive_;
+};
+
+enum class WeightGradients { none, full, rms };
+
+template <class T>
+class Reversed {
+ public:
+  Reversed(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, WeightGradients mode,
+           const stack::Resources& resources);
+  std::vector<Bytes> results() const;
+
+  Array<T> input_gradient;
+  Array<double> rms, max_abs, quantiles;
+  Array<int64_t> nonfinite;
+  Array<T> weights[kFields];
+  Array<double> weight_rms[kFields], branch_scale, skip_scale;
+};
+
+template <class T>
+class Tangented {
+ public:
+  Tangented(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, const stack::Resources& resources);
+  std::vector<Bytes> results() const { return {bytes_of("tangent", output), bytes_of("rms", rms)}; }
+
+  Array<T> output;
+  Array<double> rms;
+};
+
+}  // namespace depthgauge::driver
