@@ -16,6 +16,8 @@
 #endif
 
 #define DG_INLINE inline __attribute__((always_inline))
+// For lambdas: their captures stay in registers only where they are inlined.
+#define DG_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace {
 
@@ -220,6 +222,10 @@ DG_INLINE Int<T> from_bits(unsigned b) {
   return (splat_int<T>(static_cast<S>(b)) & lane) != Int<T>{};
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+DG_INLINE Vec<double> widen_low(Vec<float> v) { return _mm256_cvtps_pd(_mm256_castps256_ps128(v)); }
+DG_INLINE Vec<double> widen_high(Vec<float> v) { return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1)); }
+#else
 DG_INLINE Vec<double> widen_low(Vec<float> v) {
   Half h;
   __builtin_memcpy(&h, &v, sizeof h);
@@ -231,6 +237,7 @@ DG_INLINE Vec<double> widen_high(Vec<float> v) {
   __builtin_memcpy(&h, reinterpret_cast<const char*>(&v) + sizeof h, sizeof h);
   return __builtin_convertvector(h, Vec<double>);
 }
+#endif
 
 // One feature of a group of examples: a cache line of lanes, as kVectors vectors.
 template <class T>

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -37,8 +36,8 @@ class Pool {
       std::lock_guard lock(mutex_);
       try {
         for (; workers_ < threads - 1; ++workers_) std::thread(&Pool::work, this, workers_ + 1).detach();
-      } catch (const std::system_error&) {
-        // The system has no more threads to give; those that there are do the work.
+      } catch (const std::exception&) {
+        // The system has no more threads or memory to give; the threads that there are do the work.
       }
       task_ = task;
       context_ = context;

@@ -36,14 +36,14 @@ void residual_plain(const Equation& eq, const Layer<T>& layer, T* r, ForwardJob<
   MomentSum<T> next, branch;
   each_feature(
       eq.width,
-      [&](int64_t k, int slot) {
+      [&](int64_t k, int chain) DG_INLINE_LAMBDA {
         const Row<T> b = affine_row(r, k, a, bias);
-        branch.add(slot, b);
+        branch.add(chain, b);
         const Row<T> y = branched(b) + skipped(load_row(job.state + k * kLanes<T>));
-        next.add(slot, y);
+        next.add(chain, y);
         store_row(job.next + k * kLanes<T>, y);
       },
-      [&] {
+      [&]() DG_INLINE_LAMBDA {
         branch.flush();
         next.flush();
       });
@@ -73,12 +73,12 @@ void residual_normed(const Equation& eq, const Layer<T>& layer, T* r, ForwardJob
   MomentSum<T> sum;
   each_feature(
       d,
-      [&](int64_t k, int slot) {
+      [&](int64_t k, int chain) DG_INLINE_LAMBDA {
         const Row<T> y = branched(load_row(r + k * kLanes<T>)) + skipped(load_row(job.state + k * kLanes<T>));
-        sum.add(slot, y);
+        sum.add(chain, y);
         store_row(job.next + k * kLanes<T>, y);
       },
-      [&] { sum.flush(); });
+      [&]() DG_INLINE_LAMBDA { sum.flush(); });
   finish(sum, job.next, d, job.moments);
   if (active(eq, layer, kPost)) {
     if (job.tape.sum) __builtin_memcpy(job.tape.sum, job.next, static_cast<size_t>(d) * kGroupBytes);
@@ -148,7 +148,7 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
     else
       residual_normed(eq, layer, r[g], job);
     job.next_pool = pool(*job.moments, job.examples);
-    totals_of<T>(d, job.examples, [&](int64_t k) { return load_row(job.next + k * kLanes<T>); }, job.totals);
+    totals_of<T>(d, job.examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(job.next + k * kLanes<T>); }, job.totals);
   }
 }
 

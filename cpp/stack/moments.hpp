@@ -45,35 +45,37 @@ struct WideSum<float> {
   }
 };
 
-// Sums of up to kBlock terms are taken in the lanes' own precision, in four chains, and then added to the wide sum:
-// such a sum neither stalls nor costs more than the terms do.
+// Sums of up to kBlock terms are taken in the lanes' own precision, in two chains, and then added to the wide sum: such
+// a sum neither stalls nor costs more than the terms do.
 constexpr int kBlock = 16;
+constexpr int kChains = 2;
 
 template <class T>
 struct LaneSum {
-  Row<T> part[4] = {};
+  Row<T> part[kChains] = {};
   WideSum<T> total;
-  DG_INLINE void add(int slot, Row<T> x) { part[slot] = part[slot] + x; }
-  DG_INLINE void add_product(int slot, Row<T> x, Row<T> y) { part[slot] = fma(x, y, part[slot]); }
+  DG_INLINE void add(int chain, Row<T> x) { part[chain] = part[chain] + x; }
+  DG_INLINE void add_product(int chain, Row<T> x, Row<T> y) { part[chain] = fma(x, y, part[chain]); }
   DG_INLINE void flush() {
-    total.add((part[0] + part[1]) + (part[2] + part[3]));
-    for (auto& p : part) p = Row<T>{};
+    total.add(part[0] + part[1]);
+    part[0] = part[1] = Row<T>{};
   }
   DG_INLINE void result(double* out) const { __builtin_memcpy(out, total.v, sizeof total.v); }
 };
 
-// body(k, slot) for each feature, flush() after each block.
+// body(k, chain) for each feature, flush() after each block.
 template <class Body, class Flush>
 DG_INLINE void each_feature(int64_t d, Body body, Flush flush) {
   int64_t k = 0;
   for (; k + kBlock <= d; k += kBlock) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kBlock; i += 4)
-      for (int slot = 0; slot < 4; ++slot) body(k + i + slot, slot);
+    for (int i = 0; i < kBlock; i += kChains) {
+      body(k + i, 0);
+      body(k + i + 1, 1);
+    }
     flush();
   }
   if (k < d) {
-    for (; k < d; ++k) body(k, static_cast<int>(k & 3));
+    for (; k < d; ++k) body(k, 0);
     flush();
   }
 }
@@ -82,8 +84,8 @@ template <class T>
 struct MomentSum {
   LaneSum<T> squares;
   Row<T> top = {};
-  DG_INLINE void add(int slot, Row<T> x) {
-    squares.add_product(slot, x, x);
+  DG_INLINE void add(int chain, Row<T> x) {
+    squares.add_product(chain, x, x);
     for (int i = 0; i < kVectors; ++i) top.v[i] = max_or_second(abs(x.v[i]), top.v[i]);
   }
   DG_INLINE void flush() { squares.flush(); }
@@ -137,22 +139,40 @@ __attribute__((noinline)) void rescan(const T* group, int64_t d, int lane, Momen
 // The lanes that need a second look.
 template <class T>
 DG_INLINE unsigned take_moments(const MomentSum<T>& sum, Moments* m) {
-  T top[kLanes<T>];
   unsigned odd = 0;
   for (int i = 0; i < kVectors; ++i) {
     const Vec<T> t = sum.top.v[i];
-    store(top + i * kWidth<T>, t);
     const Int<T> fine = (t == Vec<T>{}) | ((t >= splat(SafeRange<T>::low)) & (t <= splat(SafeRange<T>::high)));
     odd |= (bits(~fine) << (i * kWidth<T>));
   }
+  WideSum<T> top;
+  top.add(sum.top);
   sum.squares.result(m->sum_squares);
-  for (int i = 0; i < kLanes<T>; ++i) {
-    m->power[i] = 1;
-    m->max_abs[i] = static_cast<double>(top[i]);
-    m->nonfinite[i] = 0;
-    if (!(m->sum_squares[i] <= __DBL_MAX__)) odd |= 1u << i;
+  __builtin_memcpy(m->max_abs, top.v, sizeof top.v);
+  for (int i = 0; i < kLanes<T>; i += kWidth<double>) {
+    odd |= bits(~(load(m->sum_squares + i) <= splat(__DBL_MAX__))) << i;
+    store(m->power + i, splat(1.0));
+    __builtin_memset(m->nonfinite + i, 0, kVectorBytes);
   }
   return odd;
+}
+
+__attribute__((noinline)) Pool pool_scaled(const Moments& m, int examples) {
+  Pool p;
+  bool found = false;
+  for (int i = 0; i < examples; ++i) {
+    if (m.sum_squares[i] == 0) continue;
+    if (!found || m.power[i] < p.power) p.power = m.power[i];
+    found = true;
+  }
+  for (int i = 0; i < examples; ++i) {
+    const double scale = m.power[i] == p.power ? 1 : p.power / m.power[i];
+    p.sum_squares += m.sum_squares[i] * scale * scale;
+    p.nonfinite += m.nonfinite[i];
+    if (m.max_abs[i] > p.max_abs || m.max_abs[i] != m.max_abs[i])
+      if (p.max_abs == p.max_abs) p.max_abs = m.max_abs[i];
+  }
+  return p;
 }
 
 // The moments of `group`, whose rows went into `sum`.
@@ -167,21 +187,13 @@ DG_INLINE void finish(const MomentSum<T>& sum, const T* group, int64_t d, Moment
 // Pools the examples of a group.  The terms have a common power of two, that of the largest; zeros have no say in it.
 DG_INLINE Pool pool(const Moments& m, int examples) {
   Pool p;
-  bool found = false, same = true;
+  unsigned odd = 0;
   for (int i = 0; i < examples; ++i) {
-    if (m.sum_squares[i] == 0) continue;
-    same &= !found || m.power[i] == p.power;
-    if (!found || m.power[i] < p.power) p.power = m.power[i];
-    found = true;
+    odd |= m.power[i] != 1 || m.nonfinite[i] != 0;
+    p.sum_squares += m.sum_squares[i];
+    p.max_abs = m.max_abs[i] > p.max_abs ? m.max_abs[i] : p.max_abs;
   }
-  for (int i = 0; i < examples; ++i) {
-    const double scale = same ? 1 : p.power / m.power[i];
-    p.sum_squares += m.sum_squares[i] * scale * scale;
-    p.nonfinite += m.nonfinite[i];
-    if (m.max_abs[i] > p.max_abs || m.max_abs[i] != m.max_abs[i])
-      if (p.max_abs == p.max_abs) p.max_abs = m.max_abs[i];
-  }
-  return p;
+  return odd ? pool_scaled(m, examples) : p;
 }
 
 // All ones in the lanes that hold examples.
@@ -239,10 +251,11 @@ template <class T>
 void group_moments(const T* group, int64_t d, int examples, Moments* m, Pool* p, double* totals) {
   MomentSum<T> sum;
   each_feature(
-      d, [&](int64_t k, int slot) { sum.add(slot, load_row(group + k * kLanes<T>)); }, [&] { sum.flush(); });
+      d, [&](int64_t k, int chain) DG_INLINE_LAMBDA { sum.add(chain, load_row(group + k * kLanes<T>)); },
+      [&]() DG_INLINE_LAMBDA { sum.flush(); });
   finish(sum, group, d, m);
   *p = pool(*m, examples);
-  if (totals) totals_of<T>(d, examples, [&](int64_t k) { return load_row(group + k * kLanes<T>); }, totals);
+  if (totals) totals_of<T>(d, examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(group + k * kLanes<T>); }, totals);
 }
 
 }  // namespace

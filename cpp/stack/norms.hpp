@@ -21,11 +21,10 @@ DG_INLINE bool rescales(Norm n) {
 // Kinds that remember per-example factors.
 DG_INLINE bool has_factors(Norm n) { return centers(n) || rescales(n); }
 
-// scale = 1 / sqrt(mean square + eps) of power * x; 0 where everything under the root is 0.
+// What is under the root, mean square + eps of power * x, where that is not simply as the moments have it.
 template <class T>
-DG_INLINE void rescaling(const Moments& m, int64_t d, double eps, NormFactors<T>* f) {
-  double under[kLanes<T>];
-  const double count = static_cast<double>(d);
+__attribute__((noinline)) void under_scaled_root(const Moments& m, int64_t d, double eps, NormFactors<T>* f,
+                                                 double* under) {
   for (int i = 0; i < kLanes<T>; ++i) {
     double power = m.power[i], squares = m.sum_squares[i];
     if (power != 1) {
@@ -37,13 +36,25 @@ DG_INLINE void rescaling(const Moments& m, int64_t d, double eps, NormFactors<T>
       power = fit;
     }
     f->power[i] = static_cast<T>(power);
-    under[i] = squares / count + eps * power * power;
+    under[i] = squares / static_cast<double>(d) + eps * power * power;
   }
+}
+
+// scale = 1 / sqrt(mean square + eps) of power * x; 0 where everything under the root is 0.
+template <class T>
+DG_INLINE void rescaling(const Moments& m, int64_t d, double eps, NormFactors<T>* f) {
+  double under[kLanes<T>];
+  unsigned scaled = 0;
+  for (int i = 0; i < kLanes<T>; i += kWidth<double>) {
+    scaled |= bits(load(m.power + i) != splat(1.0));
+    store(under + i, load(m.sum_squares + i) / splat(static_cast<double>(d)) + splat(eps));
+  }
+  if (scaled) under_scaled_root(m, d, eps, f, under);
   for (int i = 0; i < kLanes<T>; i += kWidth<double>) {
     const Vec<double> u = load(under + i);
-    const Vec<double> s = select<double>(u == Vec<double>{}, Vec<double>{}, splat(1.0) / sqrt(u));
-    for (int j = 0; j < kWidth<double>; ++j) f->scale[i + j] = static_cast<T>(s[j]);
+    store(under + i, select<double>(u == Vec<double>{}, Vec<double>{}, splat(1.0) / sqrt(u)));
   }
+  for (int i = 0; i < kLanes<T>; ++i) f->scale[i] = static_cast<T>(under[i]);
 }
 
 template <class T>
@@ -56,15 +67,15 @@ DG_INLINE void lane_means(const LaneSum<T>& sum, int64_t d, T* mean) {
 // x_hat of one feature.
 template <class T>
 struct Normalized {
-  bool centered;
+  bool centered, scaled = false;
   Row<T> first, mean, power, scale;
   DG_INLINE Normalized(Norm kind, const T* x, const NormFactors<T>& f)
       : centered(centers(kind)), first(load_row(x)), mean(load_row(f.mean)), power(load_row(f.power)),
-        scale(load_row(f.scale)) {}
-  DG_INLINE Row<T> operator()(Row<T> x) const {
-    if (centered) x = (x - first) - mean;
-    return x * power * scale;
+        scale(load_row(f.scale)) {
+    for (int i = 0; i < kVectors; ++i) scaled |= bits(power.v[i] != splat(T(1))) != 0;
   }
+  DG_INLINE Row<T> rescale(Row<T> x) const { return scaled ? x * power * scale : x * scale; }
+  DG_INLINE Row<T> operator()(Row<T> x) const { return rescale(centered ? (x - first) - mean : x); }
 };
 
 // y = gain * x_hat + shift, absent where null.
@@ -93,14 +104,15 @@ void find_factors(Norm kind, double eps, const T* x, int64_t d, const Moments& m
   const Row<T> first = load_row(x);
   LaneSum<T> sum;
   each_feature(
-      d, [&](int64_t k, int slot) { sum.add(slot, load_row(x + k * kLanes<T>) - first); }, [&] { sum.flush(); });
+      d, [&](int64_t k, int chain) DG_INLINE_LAMBDA { sum.add(chain, load_row(x + k * kLanes<T>) - first); },
+      [&]() DG_INLINE_LAMBDA { sum.flush(); });
   lane_means(sum, d, f->mean);
   if (!rescales(kind)) return;
   const Row<T> mean = load_row(f->mean);
   MomentSum<T> squares;
   each_feature(
-      d, [&](int64_t k, int slot) { squares.add(slot, (load_row(x + k * kLanes<T>) - first) - mean); },
-      [&] { squares.flush(); });
+      d, [&](int64_t k, int chain) DG_INLINE_LAMBDA { squares.add(chain, (load_row(x + k * kLanes<T>) - first) - mean); },
+      [&]() DG_INLINE_LAMBDA { squares.flush(); });
   // The centered values are not stored: where their squares leave the range, the example is scaled as a whole.
   Moments centered;
   double total[kLanes<T>];
@@ -148,7 +160,43 @@ void apply_norm(Norm kind, const Equation& eq, const T* x, const NormFactors<T>*
   }
 }
 
-// emit(k, slot, row k of (d x_hat / d x) t), at the input x, with before(k, row) applied to the rows of t; flush()
+// The derivative of the kinds that center or rescale: t less its mean (with centering), less its part along x_hat (unless
+// detached), rescaled.
+template <bool Center, class T, class Before, class Emit, class Flush>
+DG_INLINE void project(Norm kind, int64_t d, const T* x, const NormFactors<T>& f, const T* t, Before before, Emit emit,
+                       Flush flush) {
+  const Normalized<T> hat(kind, x, f);
+  const bool projects = kind == Norm::rms || kind == Norm::layer;
+  T mean[kLanes<T>] = {}, along[kLanes<T>] = {};
+  if (projects || Center) {
+    LaneSum<T> sum, product;
+    each_feature(
+        d,
+        [&](int64_t k, int chain) DG_INLINE_LAMBDA {
+          const Row<T> r = before(k, load_row(t + k * kLanes<T>));
+          if (Center) sum.add(chain, r);
+          product.add_product(chain, r, hat(load_row(x + k * kLanes<T>)));
+        },
+        [&]() DG_INLINE_LAMBDA {
+          if (Center) sum.flush();
+          product.flush();
+        });
+    if (Center) lane_means(sum, d, mean);
+    if (projects) lane_means(product, d, along);
+  }
+  const Row<T> m = load_row(mean), a = load_row(along);
+  each_feature(
+      d,
+      [&](int64_t k, int chain) DG_INLINE_LAMBDA {
+        Row<T> r = before(k, load_row(t + k * kLanes<T>));
+        if (Center) r = r - m;
+        if (projects) r = r - hat(load_row(x + k * kLanes<T>)) * a;
+        emit(k, chain, hat.rescale(r));
+      },
+      flush);
+}
+
+// emit(k, chain, row k of (d x_hat / d x) t), at the input x, with before(k, row) applied to the rows of t; flush()
 // after each block of features.
 template <class T, class Before, class Emit, class Flush>
 DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* t,
@@ -157,12 +205,12 @@ DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const 
   if (d == 0) return;
   if (kind == Norm::none) {
     each_feature(
-        d, [&](int64_t k, int slot) { emit(k, slot, before(k, load_row(t + k * kLanes<T>))); }, flush);
+        d, [&](int64_t k, int chain) DG_INLINE_LAMBDA { emit(k, chain, before(k, load_row(t + k * kLanes<T>))); }, flush);
     return;
   }
   if (kind == Norm::dyt) {
     const Vec<T> alpha = splat(static_cast<T>(eq.dyt_alpha));
-    const auto diagonal = [&](int64_t k, int slot) {
+    const auto diagonal = [&](int64_t k, int chain) DG_INLINE_LAMBDA {
       Row<T> r = before(k, load_row(t + k * kLanes<T>));
       for (int i = 0; i < kVectors; ++i) {
         Vec<T> y, slope;
@@ -170,38 +218,15 @@ DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const 
         slope *= alpha;
         r.v[i] = select<T>(slope == Vec<T>{}, Vec<T>{}, r.v[i] * slope);
       }
-      emit(k, slot, r);
+      emit(k, chain, r);
     };
     each_feature(d, diagonal, flush);
     return;
   }
-  const Normalized<T> hat(kind, x, *f);
-  const bool projects = kind == Norm::rms || kind == Norm::layer;
-  T mean[kLanes<T>] = {}, along[kLanes<T>] = {};
-  if (projects || centers(kind)) {
-    LaneSum<T> sum, product;
-    each_feature(
-        d,
-        [&](int64_t k, int slot) {
-          const Row<T> r = before(k, load_row(t + k * kLanes<T>));
-          sum.add(slot, r);
-          product.add_product(slot, r, hat(load_row(x + k * kLanes<T>)));
-        },
-        [&] {
-          sum.flush();
-          product.flush();
-        });
-    if (centers(kind)) lane_means(sum, d, mean);
-    if (projects) lane_means(product, d, along);
-  }
-  const Row<T> m = load_row(mean), a = load_row(along);
-  const Row<T> power = load_row(f->power), scale = load_row(f->scale);
-  const auto project = [&](int64_t k, int slot) {
-    Row<T> r = before(k, load_row(t + k * kLanes<T>)) - m;
-    if (projects) r = r - hat(load_row(x + k * kLanes<T>)) * a;
-    emit(k, slot, r * power * scale);
-  };
-  each_feature(d, project, flush);
+  if (centers(kind))
+    project<true>(kind, d, x, *f, t, before, emit, flush);
+  else
+    project<false>(kind, d, x, *f, t, before, emit, flush);
 }
 
 // Sums over examples of t * x_hat and of t, the gradients of gain and shift.

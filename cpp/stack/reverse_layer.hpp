@@ -19,7 +19,7 @@ void reverse_post(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job,
   norm_derivative(
       eq.norm[kPost], eq, job.tape.sum, job.tape.factors[kPost], job.gradient,
       GainBefore<T>{splat_row(T(1)), layer.gain[kPost]},
-      [&](int64_t k, int, Row<T> x) { store_row(spare + k * kLanes<T>, x); }, [] {});
+      [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(spare + k * kLanes<T>, x); }, []() DG_INLINE_LAMBDA {});
   __builtin_memcpy(job.gradient, spare, static_cast<size_t>(eq.width) * kGroupBytes);
 }
 
@@ -35,7 +35,7 @@ void reverse_output(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& jo
   norm_derivative(
       eq.norm[kOutput], eq, job.tape.branch, factors, job.gradient,
       GainBefore<T>{splat_row(T(1)), layer.gain[kOutput]},
-      [&](int64_t k, int, Row<T> x) { store_row(branch_gradient + k * kLanes<T>, x); }, [] {});
+      [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(branch_gradient + k * kLanes<T>, x); }, []() DG_INLINE_LAMBDA {});
 }
 
 // sum over features and examples of x * y.
@@ -43,7 +43,7 @@ template <class T, class X, class Y>
 DG_INLINE double inner_product(int64_t n, int examples, X x, Y y) {
   LaneSum<T> sum;
   each_feature(
-      n, [&](int64_t k, int slot) { sum.add_product(slot, x(k), y(k)); }, [&] { sum.flush(); });
+      n, [&](int64_t k, int chain) DG_INLINE_LAMBDA { sum.add_product(chain, x(k), y(k)); }, [&]() DG_INLINE_LAMBDA { sum.flush(); });
   double lanes[kLanes<T>], total = 0;
   sum.result(lanes);
   for (int i = 0; i < examples; ++i) total += lanes[i];
@@ -53,7 +53,7 @@ DG_INLINE double inner_product(int64_t n, int examples, X x, Y y) {
 // Gradients of branch_scale and skip_scale, as far as they do not run over hidden units.
 template <class T>
 void scale_gradients(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job, const T* branch_gradient) {
-  const auto rows = [](const T* p) { return [p](int64_t k) { return load_row(p + k * kLanes<T>); }; };
+  const auto rows = [](const T* p) { return [p](int64_t k) DG_INLINE_LAMBDA { return load_row(p + k * kLanes<T>); }; };
   GradientJob<T>& w = *job.weights;
   w.skip_scale = inner_product<T>(eq.width, job.examples, rows(job.gradient), rows(job.state));
   w.branch_scale = 0;
@@ -64,14 +64,14 @@ void scale_gradients(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& j
     w.branch_scale = inner_product<T>(eq.width, job.examples, rows(job.gradient), rows(r));
   } else if (layer.b_down && eq.branch != Branch::linear) {
     w.branch_scale = inner_product<T>(eq.width, job.examples, rows(branch_gradient),
-                                      [&](int64_t k) { return splat_row(layer.b_down[k]); });
+                                      [&](int64_t k) DG_INLINE_LAMBDA { return splat_row(layer.b_down[k]); });
   }
 }
 
 template <class T>
 DG_INLINE void sums_if_wanted(const T* group, int64_t n, double scale, int examples, double* sums) {
   if (!sums) return;
-  totals_of<T>(n, examples, [&](int64_t k) { return load_row(group + k * kLanes<T>); }, sums);
+  totals_of<T>(n, examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(group + k * kLanes<T>); }, sums);
   for (int64_t k = 0; k < n; ++k) sums[k] *= scale;
 }
 
@@ -87,13 +87,13 @@ void reverse_input(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job
   norm_derivative(
       eq.norm[kPre], eq, job.state, job.tape.factors[kPre], du,
       GainBefore<T>{splat_row(static_cast<T>(eq.weight_scale)), layer.gain[kPre]},
-      [&](int64_t k, int slot, Row<T> x) {
+      [&](int64_t k, int chain, Row<T> x) DG_INLINE_LAMBDA {
         T* g = job.gradient + k * kLanes<T>;
         const Row<T> y = skipped(load_row(g)) + x;
-        sum.add(slot, y);
+        sum.add(chain, y);
         store_row(g, y);
       },
-      [&] { sum.flush(); });
+      [&]() DG_INLINE_LAMBDA { sum.flush(); });
   pool_of(sum, job.gradient, d, job.examples, &job.pool);
 }
 
@@ -190,8 +190,8 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
         if (!active(eq, layer, kOutput))
           w.branch_scale += (linear ? 1 : eq.weight_scale) *
                             inner_product<T>(
-                                n, job.examples, [&](int64_t k) { return load_row(value + k * kLanes<T>); },
-                                [&](int64_t k) { return load_row(hidden + k * kLanes<T>); });
+                                n, job.examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(value + k * kLanes<T>); },
+                                [&](int64_t k) DG_INLINE_LAMBDA { return load_row(hidden + k * kLanes<T>); });
       }
       apply_derivative(eq, dz, n, factor, positive, derivative);
       if (j0 + n == m) soon.group(job.state, d, steps_of(d, n));

@@ -26,23 +26,23 @@ void residual_tangent(const Equation& eq, const Layer<T>& layer, T* r, TangentJo
   MomentSum<T> sum;
   norm_derivative(
       eq.norm[kOutput], eq, job.tape.branch, job.tape.factors[kOutput], r,
-      [&](int64_t, Row<T> x) { return x * a; },
-      [&](int64_t k, int slot, Row<T> x) {
+      [&](int64_t, Row<T> x) DG_INLINE_LAMBDA { return x * a; },
+      [&](int64_t k, int chain, Row<T> x) DG_INLINE_LAMBDA {
         T* t = job.tangent + k * kLanes<T>;
         const Row<T> y = branched(output_gain(k, x)) + skipped(load_row(t));
-        if (!post) sum.add(slot, y);
+        if (!post) sum.add(chain, y);
         store_row(post ? r + k * kLanes<T> : t, y);
       },
-      [&] { sum.flush(); });
+      [&]() DG_INLINE_LAMBDA { sum.flush(); });
   if (post)
     norm_derivative(
-        eq.norm[kPost], eq, job.tape.sum, job.tape.factors[kPost], r, [](int64_t, Row<T> x) { return x; },
-        [&](int64_t k, int slot, Row<T> x) {
+        eq.norm[kPost], eq, job.tape.sum, job.tape.factors[kPost], r, [](int64_t, Row<T> x) DG_INLINE_LAMBDA { return x; },
+        [&](int64_t k, int chain, Row<T> x) DG_INLINE_LAMBDA {
           const Row<T> y = post_gain(k, x);
-          sum.add(slot, y);
+          sum.add(chain, y);
           store_row(job.tangent + k * kLanes<T>, y);
         },
-        [&] { sum.flush(); });
+        [&]() DG_INLINE_LAMBDA { sum.flush(); });
   pool_of(sum, job.tangent, d, job.examples, &job.pool);
 }
 
@@ -62,8 +62,8 @@ void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* job
       T* u = scratch.take_group(d);
       const Affine<T> gain{layer.gain[kPre], nullptr};
       norm_derivative(
-          eq.norm[kPre], eq, job.state, job.tape.factors[kPre], job.tangent, [](int64_t, Row<T> x) { return x; },
-          [&](int64_t k, int, Row<T> x) { store_row(u + k * kLanes<T>, gain(k, x)); }, [] {});
+          eq.norm[kPre], eq, job.state, job.tape.factors[kPre], job.tangent, [](int64_t, Row<T> x) DG_INLINE_LAMBDA { return x; },
+          [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(u + k * kLanes<T>, gain(k, x)); }, []() DG_INLINE_LAMBDA {});
       input[g] = u;
     }
     r[g] = scratch.take_group(d);

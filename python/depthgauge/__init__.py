@@ -1,7 +1,6 @@
 """depthgauge: what very deep residual stacks do to states, gradients and Jacobians."""
 
 from depthgauge._build import build_config
-from depthgauge._build import build_config
 from depthgauge._version import __version__
 from depthgauge.backends import available_backends
 from depthgauge.equation import Block
@@ -16,7 +15,6 @@ __all__ = [
     "Weights",
     "__version__",
     "available_backends",
-    "build_config",
     "build_config",
     "forward",
     "initialize",

@@ -69,6 +69,17 @@ def native(array: Array) -> Array:
     return np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what `shapes` broadcast to, as NumPy's function does, but at no cost where they are all the same."""
+    distinct = set(shapes)
+    return distinct.pop() if len(distinct) == 1 else np.broadcast_shapes(*distinct)
+
+
+def broadcast_to(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return a view of `array` with `shape`, as NumPy's function does, but at no cost where it has that shape."""
+    return array if array.shape == shape else np.broadcast_to(array, shape)
+
+
 def require_dtype(name: str, array: Array, dtype: np.dtype[Any], other: str) -> None:
     """Refuse to mix dtypes: `array` must have the dtype of `other`."""
     if array.dtype != dtype:

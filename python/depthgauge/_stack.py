@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
 from depthgauge._arguments import shape_text
+from depthgauge._arrays import broadcast_shapes, broadcast_to
 from depthgauge.backends import Array, Floats, Indices, Parameter, Stack
 from depthgauge.equation import Block
 from depthgauge.weights import Weights, leading_shape
 
 _MATRICES = {"linear": ("up",), "mlp": ("up", "down"), "gated": ("up", "down", "gate")}
 _BIASES = {"linear": ("b_up",), "mlp": ("b_up", "b_down"), "gated": ("b_up", "b_down", "b_gate")}
+_NORMS = tuple(f"{place}_{part}" for place in ("pre", "output", "post") for part in ("gain", "shift"))
+_FIELDS = {branch: {*_MATRICES[branch], *_BIASES[branch], *_NORMS} for branch in _MATRICES}
 
 
 def build_stack(block: Block, weights: Weights, replicates: tuple[int, ...]) -> Stack:
     """Check that a block and weights fit, and flatten them over `replicates`, which the weights' own broadcast to.
 
+    No weights are copied.
+
     Raises
     ------
-    TypeError
-        If `block` or `weights` is something else.
     ValueError
         If a matrix is missing or superfluous, or a scale does not have one value a layer.
     """
-    check_kinds(block, weights)
-    _check_fields(block, weights)
-    sets = weights.replicates
+    fields = dict(weights.items())
+    _check_fields(block, weights, fields)
+    leading = {name: leading_shape(name, array) for name, array in fields.items()}
+    sets = broadcast_shapes(*leading.values())
     return Stack(
         block=block,
         depth=weights.depth,
         width=weights.width,
         hidden=weights.hidden,
         dtype=weights.dtype,
-        parameters={name: _flattened(name, array, sets) for name, array in weights.items()},
+        parameters={name: _flattened(array, leading[name], sets) for name, array in fields.items()},
         set_of=flat_indices(sets, replicates),
         sets=math.prod(sets),
-        branch_scale=_layer_scale("branch_scale", block, weights),
-        skip_scale=_layer_scale("skip_scale", block, weights),
+        branch_scale=_layer_scale("branch_scale", block.branch_scale, weights),
+        skip_scale=_layer_scale("skip_scale", block.skip_scale, weights),
     )
 
 
-def _flattened(name: str, array: Array, sets: tuple[int, ...]) -> Parameter:
-    leading = leading_shape(name, array)
+def _flattened(array: Array, leading: tuple[int, ...], sets: tuple[int, ...]) -> Parameter:
     flat = array.reshape(math.prod(leading), *array.shape[len(leading) :])
     return Parameter(flat, flat_indices(leading, sets))
 
@@ -59,29 +63,27 @@ def check_kinds(block: object, weights: object) -> None:
 def flat_indices(leading: tuple[int, ...], broadcast: tuple[int, ...]) -> Indices:
     """Return, for each flat position of the shape `broadcast`, the flat position in `leading` that it reads."""
     positions = np.arange(math.prod(leading), dtype=np.int64).reshape(leading)
-    return np.ascontiguousarray(np.broadcast_to(positions, broadcast)).ravel()
+    return broadcast_to(positions, broadcast).flatten()
 
 
-def _check_fields(block: Block, weights: Weights) -> None:
-    present = {name for name, _ in weights.items()}
+def _check_fields(block: Block, weights: Weights, present: Iterable[str]) -> None:
     for name in _MATRICES[block.branch]:
         if name not in present:
             raise ValueError(f"branch={block.branch!r} needs weights with {name}, which is absent")
-    norms = [f"{place}_{part}" for place in ("pre", "output", "post") for part in ("gain", "shift")]
-    unused = sorted(present.difference(_MATRICES[block.branch], _BIASES[block.branch], norms))
+    unused = sorted(set(present) - _FIELDS[block.branch])
     if unused:
         raise ValueError(f"branch={block.branch!r} has no use for the weights' {', '.join(unused)}")
     if block.branch == "linear" and weights.hidden != weights.width:
         raise ValueError(f"up must have shape (..., L, d, d) for branch='linear'; got {weights.up.shape}")
 
 
-def _layer_scale(name: str, block: Block, weights: Weights) -> Floats:
-    scale = getattr(block, name)
+def _layer_scale(name: str, scale: float | tuple[float, ...], weights: Weights) -> Floats:
     if isinstance(scale, tuple) and len(scale) != weights.depth:
         raise ValueError(
             f"{name} has {len(scale)} values, but the weights have {weights.depth} layers; "
             f"give one value a layer, shape {shape_text((weights.depth,))}, or a scalar"
         )
+    rounded = np.empty(weights.depth, weights.dtype)
     with np.errstate(over="ignore", under="ignore"):
-        rounded = np.asarray(scale, np.float64).astype(weights.dtype).astype(np.float64)
-    return np.ascontiguousarray(np.broadcast_to(rounded, (weights.depth,)))
+        rounded[:] = scale
+    return rounded.astype(np.float64)

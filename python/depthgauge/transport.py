@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge import _arguments
-from depthgauge._arrays import Array, float_array, require_dtype
+from depthgauge._arrays import Array, broadcast_shapes, broadcast_to, float_array, require_dtype
 from depthgauge._results import Result, shaped, span
 from depthgauge._stack import build_stack, check_kinds, flat_indices
 from depthgauge.backends import Floats, Indices, Stack, backend_name, get_backend
@@ -83,6 +83,7 @@ class Forward(Result):
     derivative_quantiles: Floats | None
     cosine: Floats | None
     backend: str
+    _stack: Stack = field(repr=False)
     _tape: Any = field(repr=False)
 
     @cached_property
@@ -130,8 +131,12 @@ class Forward(Result):
             raise ValueError(f'this Forward kept nothing, so {what} cannot be had; run forward with keep="states"')
 
     def __getstate__(self) -> dict[str, Any]:
-        # The states are on the tape; a cached copy would be pickled beside it.
-        return {name: value for name, value in self.__dict__.items() if name != "states"}
+        # The states are on the tape, and the stack's arrays are views of the weights; neither is pickled twice.
+        return {name: value for name, value in self.__dict__.items() if name not in ("states", "_stack")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        stack = build_stack(state["block"], state["weights"], state["output"].shape[:-2])
+        self.__dict__.update(state, _stack=stack)
 
     def __repr__(self) -> str:
         return self._line(
@@ -309,6 +314,7 @@ def forward(
         derivative_quantiles=None if found.derivative_quantiles is None else unflat(found.derivative_quantiles),
         cosine=None if found.cosine is None else unflat(found.cosine),
         backend=name,
+        _stack=stack,
         _tape=found.tape,
     )
 
@@ -373,9 +379,8 @@ def vjp(
             f"output of shape {fwd.output.shape}"
         )
     replicates = fwd.output.shape[:-2]
-    stack = build_stack(block, weights, replicates)
     found = get_backend(fwd.backend).vjp(
-        stack, fwd._tape, g, weight_grads=weight_grads, quantiles=levels, threads=workers
+        fwd._stack, fwd._tape, g, weight_grads=weight_grads, quantiles=levels, threads=workers
     )
 
     def unflat(array: Array) -> Array:
@@ -433,10 +438,8 @@ def jvp(
     workers = _arguments.thread_count(threads)
     fwd = _forward_of(block, weights, fwd_or_x, backend, threads)
     t, probes = _vectors("tangent", tangent, fwd)
-    replicates = fwd.output.shape[:-2]
-    stack = build_stack(block, weights, replicates)
-    found = get_backend(fwd.backend).jvp(stack, fwd._tape, t, threads=workers)
-    leading = probes + replicates
+    found = get_backend(fwd.backend).jvp(fwd._stack, fwd._tape, t, threads=workers)
+    leading = probes + fwd.output.shape[:-2]
     return Tangent(
         output=shaped(found.output, leading + found.output.shape[2:]),
         rms=shaped(found.rms, leading + found.rms.shape[2:]),
@@ -455,7 +458,7 @@ def _rows(name: str, value: object, weights: Weights) -> Array:
 
 def _broadcast_replicates(of_weights: tuple[int, ...], of_x: tuple[int, ...]) -> tuple[int, ...]:
     try:
-        return np.broadcast_shapes(of_weights, of_x)
+        return broadcast_shapes(of_weights, of_x)
     except ValueError:
         raise ValueError(
             f"the leading (replicate) axes of x, {of_x}, do not broadcast with those of the weights, {of_weights}"
@@ -484,10 +487,9 @@ def _vectors(name: str, value: object, fwd: Forward) -> tuple[Array, tuple[int, 
     array = _rows(name, value, fwd.weights)
     *replicates, batch, width = fwd.output.shape
     probes = array.shape[: max(array.ndim - fwd.output.ndim, 0)]
-    target = (*probes, *replicates, batch, width)
     fits = array.shape[-2] == batch
     try:
-        broadcast = np.broadcast_to(array, target) if fits else array
+        broadcast = broadcast_to(array, probes + fwd.output.shape) if fits else array
     except ValueError:
         fits = False
     if not fits:
@@ -500,7 +502,7 @@ def _vectors(name: str, value: object, fwd: Forward) -> tuple[Array, tuple[int, 
 
 def _residual_ratio(stack: Stack, rms: Floats, branch_rms: Floats) -> Floats:
     with np.errstate(all="ignore"):
-        return np.asarray(np.abs(stack.branch_scale) * branch_rms / (np.abs(stack.skip_scale) * rms[..., :-1]))
+        return np.abs(stack.branch_scale * branch_rms / (stack.skip_scale * rms[..., :-1]))
 
 
 def _own_shapes(weights: Weights, gradients: Any) -> Weights:

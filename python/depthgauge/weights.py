@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge import _arguments
-from depthgauge._arrays import Array, float_array, native, raw_array, require_dtype, supported_dtype
+from depthgauge._arrays import (
+    Array,
+    broadcast_shapes,
+    float_array,
+    native,
+    raw_array,
+    require_dtype,
+    supported_dtype,
+)
 from depthgauge.equation import Block
 
 INITIALIZERS = ("lecun", "he", "xavier", "orthogonal", "depth_scaled", "zero", "fixup")
@@ -118,7 +126,7 @@ class Weights:
                 )
         leading = {name: leading_shape(name, array) for name, array in self.items()}
         try:
-            np.broadcast_shapes(*leading.values())
+            broadcast_shapes(*leading.values())
         except ValueError:
             listing = ", ".join(f"{name} {shape}" for name, shape in leading.items())
             raise ValueError(f"the leading (replicate) axes of the weights do not broadcast: {listing}") from None
@@ -194,7 +202,7 @@ class Weights:
     @property
     def replicates(self) -> tuple[int, ...]:
         """The leading axes of all fields, broadcast; () for a single stack."""
-        return np.broadcast_shapes(*(leading_shape(name, array) for name, array in self.items()))
+        return broadcast_shapes(*(leading_shape(name, array) for name, array in self.items()))
 
     def items(self) -> Iterator[tuple[str, Array]]:
         """Iterate over the names and arrays of the fields present, matrices first."""

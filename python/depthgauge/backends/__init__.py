@@ -83,10 +83,10 @@ class BackwardArrays:
     max_abs: Floats
     nonfinite: Indices
     gradient_quantiles: Floats | None  # (P, R, L+1, Q)
-    weights: Mapping[str, Array] | None  # each (S, L, ...), summed over the replicates of a set
-    weight_rms: Mapping[str, Floats] | None  # each (R, L)
-    branch_scale: Floats | None  # (R, L), with weight gradients
-    skip_scale: Floats | None
+    weights: Mapping[str, Array] | None = None  # each (S, L, ...), summed over the replicates of a set
+    weight_rms: Mapping[str, Floats] | None = None  # each (R, L)
+    branch_scale: Floats | None = None  # (R, L), with weight gradients
+    skip_scale: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)

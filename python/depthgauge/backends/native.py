@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -57,27 +59,30 @@ def forward(
         }
         tape = Tape(arrays, (replicates, depth + 1, batch, width))
     at_states, at_blocks = (replicates, depth + 1), (replicates, depth)
-    out: dict[str, Any] = {"output": np.empty((replicates, batch, width), stack.dtype)}
-    out |= {name: np.empty(at_states) for name in ("rms", "max_abs", "batch_mean_norm")}
-    out |= {name: np.empty(at_blocks) for name in ("branch_rms", "live_fraction", "dead_units", "saturation")}
-    out["nonfinite"] = np.empty(at_states, np.int64)
-    requested: dict[str, Any] = {}
-    if quantiles:
-        requested["state_quantiles"] = np.empty((*at_states, len(quantiles)))
-        requested["derivative_quantiles"] = np.empty((*at_blocks, len(quantiles)))
-    if cosine:
-        requested["cosine"] = np.empty(at_states)
+    results: dict[str, Any] = {
+        "output": np.empty((replicates, batch, width), stack.dtype),
+        "rms": np.empty(at_states),
+        "max_abs": np.empty(at_states),
+        "batch_mean_norm": np.empty(at_states),
+        "nonfinite": np.empty(at_states, np.int64),
+        "branch_rms": np.empty(at_blocks),
+        "live_fraction": np.empty(at_blocks),
+        "dead_units": np.empty(at_blocks),
+        "saturation": np.empty(at_blocks),
+        "state_quantiles": np.empty((*at_states, len(quantiles))) if quantiles else None,
+        "derivative_quantiles": np.empty((*at_blocks, len(quantiles))) if quantiles else None,
+        "cosine": np.empty(at_states) if cosine else None,
+    }
     _function("forward", stack)(
         problem,
         x,
         x_of,
         None if tape is None else tape.arrays,
-        out | requested | {"quantiles": quantiles},
+        results | {"quantiles": quantiles},
         _target(),
         threads,
     )
-    names = ("state_quantiles", "derivative_quantiles", "cosine")
-    return ForwardArrays(**out, **{name: requested.get(name) for name in names}, tape=tape)
+    return ForwardArrays(**results, tape=tape)
 
 
 def states(tape: Any) -> Array:
@@ -107,35 +112,34 @@ def vjp(
     """Pull `cotangent`, shape (P, R, B, d), back."""
     probes, replicates, batch, _ = cotangent.shape
     at_states, at_blocks = (probes, replicates, stack.depth + 1), (replicates, stack.depth)
-    out: dict[str, Any] = {
+    results: dict[str, Any] = {
         "input_gradient": np.empty(cotangent.shape, stack.dtype),
         "rms": np.empty(at_states),
         "max_abs": np.empty(at_states),
         "nonfinite": np.empty(at_states, np.int64),
+        "gradient_quantiles": np.empty((*at_states, len(quantiles))) if quantiles else None,
     }
-    if quantiles:
-        out["gradient_quantiles"] = np.empty((*at_states, len(quantiles)))
-    # A sum over no examples is 0, and the kernels add nothing to it.
-    empty = batch == 0 or stack.sets == 0 or replicates < stack.sets
-    new = np.zeros if empty else np.empty
+    shapes = {name: parameter.array.shape[1:] for name, parameter in stack.parameters.items()}
     if weight_grads == "rms":
-        out["weight_rms"] = {
-            name: np.full(at_blocks, 0.0 if parameter.array[0, 0].size else np.nan)
-            if parameter.array.size
-            else np.full(at_blocks, np.nan)
-            for name, parameter in stack.parameters.items()
+        # What no example reaches stays as it is here: the RMS of zeros is 0, that of nothing NaN.
+        results["weight_rms"] = {
+            name: np.full(at_blocks, 0.0 if math.prod(shape[1:]) else np.nan) for name, shape in shapes.items()
         }
     elif weight_grads:
-        out["weights"] = {
-            name: new((stack.sets, *parameter.array.shape[1:]), stack.dtype)
-            for name, parameter in stack.parameters.items()
-        }
-        out["branch_scale"], out["skip_scale"] = np.zeros(at_blocks), np.zeros(at_blocks)
+        # The kernels write the gradients that get a term, which are all of them unless there are no examples: weights
+        # broadcast to the replicates, so that each set has one, if there are any.
+        new = np.empty if replicates * batch else np.zeros
+        results["weights"] = {name: new((stack.sets, *shape), stack.dtype) for name, shape in shapes.items()}
+        results["branch_scale"], results["skip_scale"] = np.zeros(at_blocks), np.zeros(at_blocks)
     _function("reverse", stack)(
-        _problem(stack, replicates, batch), tape.arrays, cotangent, out | {"quantiles": quantiles}, _target(), threads
+        _problem(stack, replicates, batch),
+        tape.arrays,
+        cotangent,
+        results | {"quantiles": quantiles},
+        _target(),
+        threads,
     )
-    names = ("gradient_quantiles", "weights", "weight_rms", "branch_scale", "skip_scale")
-    return BackwardArrays(**{name: None for name in names} | out)
+    return BackwardArrays(**results)
 
 
 def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
@@ -150,7 +154,7 @@ def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArra
 
 
 def _function(name: str, stack: Stack) -> Any:
-    return getattr(_core, f"{name}_{stack.dtype.name}")
+    return getattr(_core, f"{name}_float{8 * stack.dtype.itemsize}")  # dtype.name takes ten times as long
 
 
 def _target() -> str:
@@ -160,10 +164,21 @@ def _target() -> str:
 def _problem(stack: Stack, replicates: int, batch: int) -> dict[str, Any]:
     """Return the stack as plain data for the extension."""
     block = stack.block
-    names = ("branch", "activation", "pre_norm", "output_norm", "post_norm", "eps", "slope", "dyt_alpha")
-    problem: dict[str, Any] = {name: getattr(block, name) for name in (*names, "weight_scale")}
-    problem |= {name: getattr(stack, name) for name in ("depth", "width", "hidden", "sets", "set_of")}
-    return problem | {
+    return {
+        "branch": block.branch,
+        "activation": block.activation,
+        "pre_norm": block.pre_norm,
+        "output_norm": block.output_norm,
+        "post_norm": block.post_norm,
+        "eps": block.eps,
+        "slope": block.slope,
+        "dyt_alpha": block.dyt_alpha,
+        "weight_scale": block.weight_scale,
+        "depth": stack.depth,
+        "width": stack.width,
+        "hidden": stack.hidden,
+        "sets": stack.sets,
+        "set_of": stack.set_of,
         "replicates": replicates,
         "examples": batch,
         "branch_scale": stack.branch_scale.astype(stack.dtype),
@@ -175,5 +190,5 @@ def _problem(stack: Stack, replicates: int, batch: int) -> dict[str, Any]:
 def _aligned(size: int, dtype: np.dtype[Any]) -> Array:
     """Return an uninitialized flat array that starts at a cache line."""
     memory = np.empty(size * dtype.itemsize + _LINE, np.uint8)
-    offset = -memory.__array_interface__["data"][0] % _LINE
+    offset = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _LINE
     return memory[offset : offset + size * dtype.itemsize].view(dtype)
