@@ -38,7 +38,7 @@ def reduction_edges(activation: str, end: float) -> Array:
         edges = np.interp(halves, 2 * np.sqrt(2 / np.pi) * (z + 0.044715 * z**3), z)
     else:
         edges = halves
-    return edges[edges < end]
+    return np.asarray(edges[edges < end])
 
 
 def samples(activation: str, dtype: np.dtype[Any]) -> Array:

@@ -107,10 +107,9 @@ def test_json_stays_json_past_the_range(monkeypatch: pytest.MonkeyPatch, capsys:
     assert rows["relu_prenorm_scaled"]["forward_end_rms"] > 0
 
 
-@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
-def test_plot(tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    path = tmp_path / f"rivers{suffix}"
+    path = tmp_path / "rivers.svg"
     assert cli.main([*SMALL, "--json", "--plot", str(path)]) == 1
     captured = capsys.readouterr()
     json.loads(captured.out)

@@ -52,11 +52,11 @@ def test_lines_differ_in_color_and_in_gray() -> None:
     assert len({style["marker"] for style in plots.STYLES}) == len(plots.STYLES)
 
 
-@pytest.mark.parametrize("suffix", plots.SUFFIXES)
+@pytest.mark.parametrize("suffix", [*plots.SUFFIXES, ".PNG"])
 def test_format_follows_the_suffix(ablation: TransportAblation, tmp_path: Path, suffix: str) -> None:
-    for path in (tmp_path / f"a{suffix}", tmp_path / f"b{suffix.upper()}"):
-        plots.save_transport(ablation, path)
-        assert path.read_bytes().startswith(SIGNATURES[suffix])
+    path = tmp_path / f"rivers{suffix}"
+    plots.save_transport(ablation, path)
+    assert path.read_bytes().startswith(SIGNATURES[suffix.lower()])
 
 
 def test_nothing_is_cut_off(ablation: TransportAblation) -> None:

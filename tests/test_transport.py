@@ -186,6 +186,27 @@ def test_empty_axes(rng: np.random.Generator, sizes: dict[str, Any], branch: str
     repr(fwd), repr(bwd), repr(tan), fwd.table()
 
 
+def test_weights_without_replicates_have_no_gradient(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK, replicates=(1,))
+    x = np.zeros((0, 4, 5))
+    bwd = dg.vjp(p.block, p.weights, x, x, weight_grads=True, backend=backend)
+    assert bwd.weights is not None
+    for name, gradient in bwd.weights.items():
+        assert gradient.shape == getattr(p.weights, name).shape
+        assert not np.any(gradient), name
+
+
+@pytest.mark.parametrize(("hidden", "batch", "want"), [(0, 4, np.nan), (7, 0, 0.0)])
+def test_rms_of_gradients_of_nothing(
+    rng: np.random.Generator, hidden: int, batch: int, want: float, backend: str
+) -> None:
+    p = random_problem(rng, BLOCK, 2, 5, hidden, batch)
+    bwd = dg.vjp(p.block, p.weights, p.x, p.vector, weight_grads="rms", backend=backend)
+    assert bwd.weight_rms is not None
+    for name in ("up", "down", "b_up"):
+        np.testing.assert_array_equal(bwd.weight_rms[name], [want, want], err_msg=name)
+
+
 def test_a_branch_without_hidden_units_is_its_bias(rng: np.random.Generator, backend: str) -> None:
     bias = rng.standard_normal((1, 3))
     weights = dg.Weights(np.zeros((1, 3, 0)), np.zeros((1, 0, 3)), b_down=bias)
@@ -234,6 +255,16 @@ def test_results_pickle(rng: np.random.Generator, branch: str, backend: str) -> 
     assert_same_bits(pulled.input_gradient, results[1].input_gradient)
     with pytest.raises(ValueError, match="other weights"):
         dg.vjp(p.block, p.weights, again, p.vector)
+
+
+def test_a_pickled_forward_holds_weights_and_states_once(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, BLOCK, 1, 64, 64, 8)
+    fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
+    size = len(pickle.dumps(fwd))
+    fwd.states  # noqa: B018
+    dg.vjp(p.block, p.weights, fwd, p.vector)
+    assert len(pickle.dumps(fwd)) == size
+    assert size < 1.5 * sum(array.nbytes for _, array in p.weights.items())
 
 
 def test_results_are_frozen_without_equality_and_have_one_line(rng: np.random.Generator, backend: str) -> None:
@@ -317,11 +348,19 @@ def test_an_update_of_weights_in_place_is_seen(rng: np.random.Generator, backend
     p = random_problem(rng, BLOCK)
     before = dg.forward(p.block, p.weights, p.x, backend=backend).output
     p.weights.up[...] *= 0.5
-    after = dg.forward(p.block, p.weights, p.x, backend=backend).output
+    after = dg.forward(p.block, p.weights, p.x, backend=backend)
     fields: dict[str, Any] = dict(p.weights.items())
     fresh = dg.Weights(**fields, copy=True)
-    assert np.any(before != after)
-    assert_same_bits(after, dg.forward(p.block, fresh, p.x, backend=backend).output)
+    assert np.any(before != after.output)
+    assert_same_bits(after.output, dg.forward(p.block, fresh, p.x, backend=backend).output)
+    # Also between a forward and its derivatives, and after a round trip.
+    copy = pickle.loads(pickle.dumps(after))
+    for fwd in (after, copy):
+        assert fwd.weights.down is not None
+        fwd.weights.down[...] = 0.0
+        pulled = dg.vjp(p.block, fwd.weights, fwd, p.vector, weight_grads=True)
+        assert pulled.weights is not None
+        assert not np.any(pulled.weights.up)
 
 
 def test_scalars_are_rounded_once_to_the_dtype(backend: str) -> None:

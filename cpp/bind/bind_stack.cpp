@@ -32,31 +32,33 @@ E parse(const std::string& what, const std::string& text, const std::map<std::st
 }
 
 Branch parse_branch(const std::string& text) {
-  return parse<Branch>("branch", text, {{"mlp", Branch::mlp}, {"linear", Branch::linear}, {"gated", Branch::gated}});
+  static const std::map<std::string, Branch> options = {
+      {"mlp", Branch::mlp}, {"linear", Branch::linear}, {"gated", Branch::gated}};
+  return parse("branch", text, options);
 }
 
 Norm parse_norm(const std::string& place, const std::string& text) {
-  return parse<Norm>(place, text,
-                     {{"none", Norm::none},
-                      {"rms", Norm::rms},
-                      {"layer", Norm::layer},
-                      {"center", Norm::center},
-                      {"dyt", Norm::dyt},
-                      {"rms_detached", Norm::rms_detached},
-                      {"layer_detached", Norm::layer_detached}});
+  static const std::map<std::string, Norm> options = {{"none", Norm::none},
+                                                      {"rms", Norm::rms},
+                                                      {"layer", Norm::layer},
+                                                      {"center", Norm::center},
+                                                      {"dyt", Norm::dyt},
+                                                      {"rms_detached", Norm::rms_detached},
+                                                      {"layer_detached", Norm::layer_detached}};
+  return parse(place, text, options);
 }
 
 Activation parse_activation(const std::string& text) {
-  return parse<Activation>("activation", text,
-                           {{"relu", Activation::relu},
-                            {"leaky_relu", Activation::leaky_relu},
-                            {"tanh", Activation::tanh},
-                            {"sigmoid", Activation::sigmoid},
-                            {"gelu", Activation::gelu},
-                            {"gelu_tanh", Activation::gelu_tanh},
-                            {"silu", Activation::silu},
-                            {"abs", Activation::abs},
-                            {"identity", Activation::identity}});
+  static const std::map<std::string, Activation> options = {{"relu", Activation::relu},
+                                                            {"leaky_relu", Activation::leaky_relu},
+                                                            {"tanh", Activation::tanh},
+                                                            {"sigmoid", Activation::sigmoid},
+                                                            {"gelu", Activation::gelu},
+                                                            {"gelu_tanh", Activation::gelu_tanh},
+                                                            {"silu", Activation::silu},
+                                                            {"abs", Activation::abs},
+                                                            {"identity", Activation::identity}};
+  return parse("activation", text, options);
 }
 
 const char* const kFieldNames[kFields] = {"up",         "down",      "gate",         "b_up",

@@ -30,6 +30,9 @@ template <class T, int R>
 void outer_rows(const OuterProduct<T>& p, int64_t k, int64_t first, int64_t last, T* destination) {
   const Vec<T> factor = splat(p.factor);
   for (int64_t panel = first; panel < last; ++panel) {
+    const int64_t j = panel * kLanes<T>;
+    // The gradients are written once and have not been read: without this the stores would wait for memory.
+    for (int r = 0; r < R; ++r) __builtin_prefetch(destination + r * p.stride + j + kLanes<T>, 1, 3);
     Vec<T> acc[R][kVectors] = {};
     const T* right = p.right + panel * p.panel_stride;
     for (int64_t g = 0; g < p.groups; ++g, right += kLanes<T> * kLanes<T>) {
@@ -39,7 +42,6 @@ void outer_rows(const OuterProduct<T>& p, int64_t k, int64_t first, int64_t last
       else
         for (int b = 0; b < p.examples[g]; ++b) outer_example<T, R>(left + b, right + b * kLanes<T>, acc);
     }
-    const int64_t j = panel * kLanes<T>;
     for (int r = 0; r < R; ++r) {
       T* out = destination + r * p.stride + j;
       if (j + kLanes<T> <= p.columns) {

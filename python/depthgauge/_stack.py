@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from depthgauge._arguments import shape_text
-from depthgauge._arrays import broadcast_shapes, broadcast_to
-from depthgauge.backends import Array, Floats, Indices, Parameter, Stack
+from depthgauge._arrays import broadcast_shapes
+from depthgauge.backends import Array, Indices, Parameter, Stack
 from depthgauge.equation import Block
 from depthgauge.weights import Weights, leading_shape
 
@@ -19,37 +19,54 @@ _NORMS = tuple(f"{place}_{part}" for place in ("pre", "output", "post") for part
 _FIELDS = {branch: {*_MATRICES[branch], *_BIASES[branch], *_NORMS} for branch in _MATRICES}
 
 
-def build_stack(block: Block, weights: Weights, replicates: tuple[int, ...]) -> Stack:
-    """Check that a block and weights fit, and flatten them over `replicates`, which the weights' own broadcast to.
+def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
+    """Check that a block and weights fit, and flatten them over their replicate axes broadcast with those of x.
 
     No weights are copied.
 
     Raises
     ------
     ValueError
-        If a matrix is missing or superfluous, or a scale does not have one value a layer.
+        If replicate axes do not broadcast, a matrix is missing or superfluous, or a scale does not have one value a
+        layer.
     """
     fields = dict(weights.items())
-    _check_fields(block, weights, fields)
     leading = {name: leading_shape(name, array) for name, array in fields.items()}
     sets = broadcast_shapes(*leading.values())
+    replicates = _broadcast_replicates(sets, of_x)
+    _check_fields(block, weights, fields)
+    index = {shape: flat_indices(shape, sets) for shape in set(leading.values())}
+    depth, width, hidden = weights.up.shape[-3:]
+    with np.errstate(over="ignore", under="ignore"):
+        branch_scale, skip_scale = (_layer_scale(name, block, weights) for name in ("branch_scale", "skip_scale"))
     return Stack(
         block=block,
-        depth=weights.depth,
-        width=weights.width,
-        hidden=weights.hidden,
+        depth=depth,
+        width=width,
+        hidden=hidden,
         dtype=weights.dtype,
-        parameters={name: _flattened(array, leading[name], sets) for name, array in fields.items()},
+        parameters={
+            name: Parameter(_flattened(array, leading[name]), index[leading[name]]) for name, array in fields.items()
+        },
+        replicates=replicates,
         set_of=flat_indices(sets, replicates),
         sets=math.prod(sets),
-        branch_scale=_layer_scale("branch_scale", block.branch_scale, weights),
-        skip_scale=_layer_scale("skip_scale", block.skip_scale, weights),
+        branch_scale=branch_scale,
+        skip_scale=skip_scale,
     )
 
 
-def _flattened(array: Array, leading: tuple[int, ...], sets: tuple[int, ...]) -> Parameter:
-    flat = array.reshape(math.prod(leading), *array.shape[len(leading) :])
-    return Parameter(flat, flat_indices(leading, sets))
+def _flattened(array: Array, leading: tuple[int, ...]) -> Array:
+    return array.reshape(math.prod(leading), *array.shape[len(leading) :])
+
+
+def _broadcast_replicates(of_weights: tuple[int, ...], of_x: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return broadcast_shapes(of_weights, of_x)
+    except ValueError:
+        raise ValueError(
+            f"the leading (replicate) axes of x, {of_x}, do not broadcast with those of the weights, {of_weights}"
+        ) from None
 
 
 def check_kinds(block: object, weights: object) -> None:
@@ -62,8 +79,10 @@ def check_kinds(block: object, weights: object) -> None:
 
 def flat_indices(leading: tuple[int, ...], broadcast: tuple[int, ...]) -> Indices:
     """Return, for each flat position of the shape `broadcast`, the flat position in `leading` that it reads."""
-    positions = np.arange(math.prod(leading), dtype=np.int64).reshape(leading)
-    return broadcast_to(positions, broadcast).flatten()
+    positions = np.arange(math.prod(leading), dtype=np.int64)
+    if leading == broadcast:
+        return positions
+    return np.broadcast_to(positions.reshape(leading), broadcast).flatten()
 
 
 def _check_fields(block: Block, weights: Weights, present: Iterable[str]) -> None:
@@ -77,13 +96,13 @@ def _check_fields(block: Block, weights: Weights, present: Iterable[str]) -> Non
         raise ValueError(f"up must have shape (..., L, d, d) for branch='linear'; got {weights.up.shape}")
 
 
-def _layer_scale(name: str, scale: float | tuple[float, ...], weights: Weights) -> Floats:
+def _layer_scale(name: str, block: Block, weights: Weights) -> Array:
+    scale = getattr(block, name)
     if isinstance(scale, tuple) and len(scale) != weights.depth:
         raise ValueError(
             f"{name} has {len(scale)} values, but the weights have {weights.depth} layers; "
             f"give one value a layer, shape {shape_text((weights.depth,))}, or a scalar"
         )
     rounded = np.empty(weights.depth, weights.dtype)
-    with np.errstate(over="ignore", under="ignore"):
-        rounded[:] = scale
-    return rounded.astype(np.float64)
+    rounded[:] = scale
+    return rounded

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge import _arguments
-from depthgauge._arrays import Array, broadcast_shapes, broadcast_to, float_array, require_dtype
+from depthgauge._arrays import Array, broadcast_to, float_array, require_dtype
 from depthgauge._results import Result, shaped, span
 from depthgauge._stack import build_stack, check_kinds, flat_indices
 from depthgauge.backends import Floats, Indices, Stack, backend_name, get_backend
@@ -280,39 +280,34 @@ def forward(
 
     states = _rows("x", x, weights)
     leading = states.shape[:-2]
-    replicates = _broadcast_replicates(weights.replicates, leading)
-    stack = build_stack(block, weights, replicates)
+    stack = build_stack(block, weights, leading)
     found = get_backend(name).forward(
         stack,
         states.reshape(math.prod(leading), *states.shape[-2:]),
-        flat_indices(leading, replicates),
+        flat_indices(leading, stack.replicates),
         keep=keep == "states",
         quantiles=levels,
         cosine=with_cosine,
         threads=workers,
     )
 
-    def unflat(array: Array) -> Array:
-        return shaped(array, replicates + array.shape[1:])
-
-    rms, branch_rms = unflat(found.rms), unflat(found.branch_rms)
     return Forward(
         block=block,
         weights=weights,
-        output=unflat(found.output),
-        rms=rms,
-        max_abs=unflat(found.max_abs),
-        batch_mean_norm=unflat(found.batch_mean_norm),
-        nonfinite=unflat(found.nonfinite),
-        branch_rms=branch_rms,
-        residual_ratio=_residual_ratio(stack, rms, branch_rms),
-        live_fraction=unflat(found.live_fraction),
-        dead_units=unflat(found.dead_units),
-        saturation=unflat(found.saturation),
+        output=found.output,
+        rms=found.rms,
+        max_abs=found.max_abs,
+        batch_mean_norm=found.batch_mean_norm,
+        nonfinite=found.nonfinite,
+        branch_rms=found.branch_rms,
+        residual_ratio=_residual_ratio(stack, found.rms, found.branch_rms),
+        live_fraction=found.live_fraction,
+        dead_units=found.dead_units,
+        saturation=found.saturation,
         quantiles=levels,
-        state_quantiles=None if found.state_quantiles is None else unflat(found.state_quantiles),
-        derivative_quantiles=None if found.derivative_quantiles is None else unflat(found.derivative_quantiles),
-        cosine=None if found.cosine is None else unflat(found.cosine),
+        state_quantiles=found.state_quantiles,
+        derivative_quantiles=found.derivative_quantiles,
+        cosine=found.cosine,
         backend=name,
         _stack=stack,
         _tape=found.tape,
@@ -372,39 +367,26 @@ def vjp(
     levels = _arguments.quantile_levels(quantiles)
     workers = _arguments.thread_count(threads)
     fwd = _forward_of(block, weights, fwd_or_x, backend, threads)
-    g, probes = _vectors("cotangent", cotangent, fwd)
-    if probes and weight_grads:
+    g = _vectors("cotangent", cotangent, fwd)
+    if weight_grads and g.ndim > fwd.output.ndim:
         raise ValueError(
             f"weight_grads={weight_grads!r} takes no probe axes, but cotangent has shape {np.shape(cotangent)} for an "
             f"output of shape {fwd.output.shape}"
         )
-    replicates = fwd.output.shape[:-2]
     found = get_backend(fwd.backend).vjp(
         fwd._stack, fwd._tape, g, weight_grads=weight_grads, quantiles=levels, threads=workers
     )
-
-    def unflat(array: Array) -> Array:
-        return shaped(array, probes + replicates + array.shape[2:])
-
-    def by_replicate(array: Array | None) -> Array | None:
-        return None if array is None else shaped(array, replicates + array.shape[1:])
-
-    weight_rms = found.weight_rms
     return Backward(
-        input_gradient=unflat(found.input_gradient),
-        rms=unflat(found.rms),
-        max_abs=unflat(found.max_abs),
-        nonfinite=unflat(found.nonfinite),
+        input_gradient=found.input_gradient,
+        rms=found.rms,
+        max_abs=found.max_abs,
+        nonfinite=found.nonfinite,
         quantiles=levels,
-        gradient_quantiles=None if found.gradient_quantiles is None else unflat(found.gradient_quantiles),
+        gradient_quantiles=found.gradient_quantiles,
         weights=None if found.weights is None else _own_shapes(weights, found.weights),
-        branch_scale=by_replicate(found.branch_scale),
-        skip_scale=by_replicate(found.skip_scale),
-        weight_rms=(
-            None
-            if weight_rms is None
-            else {name: shaped(values, (*replicates, weights.depth)) for name, values in weight_rms.items()}
-        ),
+        branch_scale=found.branch_scale,
+        skip_scale=found.skip_scale,
+        weight_rms=found.weight_rms,
     )
 
 
@@ -437,13 +419,9 @@ def jvp(
     """
     workers = _arguments.thread_count(threads)
     fwd = _forward_of(block, weights, fwd_or_x, backend, threads)
-    t, probes = _vectors("tangent", tangent, fwd)
+    t = _vectors("tangent", tangent, fwd)
     found = get_backend(fwd.backend).jvp(fwd._stack, fwd._tape, t, threads=workers)
-    leading = probes + fwd.output.shape[:-2]
-    return Tangent(
-        output=shaped(found.output, leading + found.output.shape[2:]),
-        rms=shaped(found.rms, leading + found.rms.shape[2:]),
-    )
+    return Tangent(output=found.output, rms=found.rms)
 
 
 def _rows(name: str, value: object, weights: Weights) -> Array:
@@ -454,15 +432,6 @@ def _rows(name: str, value: object, weights: Weights) -> Array:
         hint = "; give one example as one row, x[None]" if array.ndim == 1 else ""
         raise ValueError(f"{name} must have shape (..., B, {weights.width}); got {array.shape}{hint}")
     return array
-
-
-def _broadcast_replicates(of_weights: tuple[int, ...], of_x: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        return broadcast_shapes(of_weights, of_x)
-    except ValueError:
-        raise ValueError(
-            f"the leading (replicate) axes of x, {of_x}, do not broadcast with those of the weights, {of_weights}"
-        ) from None
 
 
 def _forward_of(
@@ -482,22 +451,19 @@ def _forward_of(
     return fwd_or_x
 
 
-def _vectors(name: str, value: object, fwd: Forward) -> tuple[Array, tuple[int, ...]]:
-    """Return cotangents or tangents as (P, R, B, d), P and R flat, and the shape of the probe axes."""
+def _vectors(name: str, value: object, fwd: Forward) -> Array:
+    """Return cotangents or tangents broadcast to (P, R, B, d)."""
     array = _rows(name, value, fwd.weights)
-    *replicates, batch, width = fwd.output.shape
     probes = array.shape[: max(array.ndim - fwd.output.ndim, 0)]
-    fits = array.shape[-2] == batch
     try:
-        broadcast = broadcast_to(array, probes + fwd.output.shape) if fits else array
+        if array.shape[-2] == fwd.output.shape[-2]:  # examples do not broadcast
+            return broadcast_to(array, probes + fwd.output.shape)
     except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"{name} must have shape (..., B, d) that broadcasts to {fwd.output.shape}, with probe axes in front if "
-            f"any; got {array.shape}"
-        )
-    return broadcast.reshape(math.prod(probes), math.prod(replicates), batch, width), probes
+        pass
+    raise ValueError(
+        f"{name} must have shape (..., B, d) that broadcasts to {fwd.output.shape}, with probe axes in front if any; "
+        f"got {array.shape}"
+    )
 
 
 def _residual_ratio(stack: Stack, rms: Floats, branch_rms: Floats) -> Floats:
@@ -513,9 +479,11 @@ def _own_shapes(weights: Weights, gradients: Any) -> Weights:
         own = leading_shape(name, array)
         padded = (1,) * (len(sets) - len(own)) + own
         axes = tuple(axis for axis, size in enumerate(padded) if size == 1 and sets[axis] != 1)
-        by_set = gradients[name].reshape(sets + array.shape[len(own) :])
-        with np.errstate(all="ignore"):
-            total = np.sum(by_set, axis=axes, dtype=np.float64).astype(array.dtype) if axes else by_set
+        total = gradients[name]
+        if axes:
+            by_set = total.reshape(sets + array.shape[len(own) :])
+            with np.errstate(all="ignore"):
+                total = np.sum(by_set, axis=axes, dtype=np.float64).astype(array.dtype)
         summed[name] = shaped(total, array.shape)
     return Weights(**summed)  # type: ignore[arg-type]  # keys are the fields of `weights`
 

@@ -9,10 +9,10 @@ neither repeats an argument check.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,21 +26,21 @@ Indices = npt.NDArray[np.int64]
 BACKENDS = ("native", "reference")
 
 
-@dataclass(frozen=True, eq=False)
-class Parameter:
-    """One weight array of a stack, `array` of shape (F, L, ...), C-order; weight set `s` uses ``array[index[s]]``."""
+class Parameter(NamedTuple):
+    """One weight array of a stack: weight set `s` uses ``array[index_of[s]]``."""
 
-    array: Array
-    index: Indices
+    array: Array  # (F, L, ...), C-order
+    index_of: Indices  # (S,)
 
 
-@dataclass(frozen=True, eq=False)
-class Stack:
+class Stack(NamedTuple):
     """A block and its weights, checked and flattened to R replicates that share S sets of weights.
 
     `parameters` holds the arrays present, by the names of ``Weights.items()``
-    ("up", "down", "gate", "b_up", ...).  Replicate `r` uses weight set ``set_of[r]``.
-    `branch_scale` and `skip_scale` have one value a layer, shape (L,).
+    ("up", "down", "gate", "b_up", ...).  `replicates` is the shape that results
+    have in place of R; the replicate at flat position `r` uses weight set
+    ``set_of[r]``.  `branch_scale` and `skip_scale` have one value a layer, shape
+    (L,), rounded to `dtype`.
     """
 
     block: Block
@@ -49,15 +49,15 @@ class Stack:
     hidden: int
     dtype: np.dtype[Any]
     parameters: Mapping[str, Parameter]
+    replicates: tuple[int, ...]
     set_of: Indices
     sets: int
-    branch_scale: Floats
-    skip_scale: Floats
+    branch_scale: Array
+    skip_scale: Array
 
 
-@dataclass(frozen=True, eq=False)
-class ForwardArrays:
-    """What `Backend.forward` returns; R replicates, B examples, Q quantiles."""
+class ForwardArrays(NamedTuple):
+    """What `Backend.forward` returns; R stands for the replicate axes, B for examples, Q for quantiles."""
 
     output: Array  # (R, B, d)
     rms: Floats  # (R, L+1), as are the next three
@@ -74,9 +74,8 @@ class ForwardArrays:
     tape: Any  # whatever this backend's vjp, jvp and states need; picklable; None when nothing is kept
 
 
-@dataclass(frozen=True, eq=False)
-class BackwardArrays:
-    """What `Backend.vjp` returns; P probes in front of the replicates."""
+class BackwardArrays(NamedTuple):
+    """What `Backend.vjp` returns; P stands for the probe axes."""
 
     input_gradient: Array  # (P, R, B, d)
     rms: Floats  # (P, R, L+1), as are the next two
@@ -84,13 +83,12 @@ class BackwardArrays:
     nonfinite: Indices
     gradient_quantiles: Floats | None  # (P, R, L+1, Q)
     weights: Mapping[str, Array] | None = None  # each (S, L, ...), summed over the replicates of a set
-    weight_rms: Mapping[str, Floats] | None = None  # each (R, L)
+    weight_rms: dict[str, Floats] | None = None  # each (R, L)
     branch_scale: Floats | None = None  # (R, L), with weight gradients
     skip_scale: Floats | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class TangentArrays:
+class TangentArrays(NamedTuple):
     """What `Backend.jvp` returns."""
 
     output: Array  # (P, R, B, d)
@@ -98,7 +96,7 @@ class TangentArrays:
 
 
 class Backend(Protocol):
-    """The functions of a backend module."""
+    """The functions of a backend module; arrays they return own their memory."""
 
     def forward(
         self,
@@ -111,10 +109,13 @@ class Backend(Protocol):
         cosine: bool,
         threads: int,
     ) -> ForwardArrays:
-        """Push `x`, shape (X, B, d), any strides, through the stack; replicate `r` starts from ``x[x_of[r]]``."""
+        """Push `x`, shape (X, B, d), any strides, through the stack.
+
+        The replicate at flat position `r` starts from ``x[x_of[r]]``.
+        """
 
     def states(self, tape: Any) -> Array:
-        """Return the states on a tape, shape (R, L+1, B, d)."""
+        """Return the states on a tape, shape (R, L+1, B, d), replicates flat."""
 
     def vjp(
         self,
@@ -126,10 +127,16 @@ class Backend(Protocol):
         quantiles: tuple[float, ...],
         threads: int,
     ) -> BackwardArrays:
-        """Pull `cotangent`, shape (P, R, B, d), any strides, back; P is 1 when `weight_grads` is not False."""
+        """Pull `cotangent`, shape (P, R, B, d), any strides, back; P has no axes when `weight_grads` is not False."""
 
     def jvp(self, stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
         """Push `tangent`, shape (P, R, B, d), any strides, forward."""
+
+
+def flat_vectors(stack: Stack, vectors: Array) -> Array:
+    """Return cotangents or tangents with one axis of probes and one of replicates."""
+    probe_axes = vectors.ndim - 2 - len(stack.replicates)
+    return vectors.reshape(math.prod(vectors.shape[:probe_axes]), len(stack.set_of), *vectors.shape[-2:])
 
 
 def available_backends() -> tuple[str, ...]:

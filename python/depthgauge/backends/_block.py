@@ -38,11 +38,11 @@ class Layer:
         self.block = stack.block
         self.dtype = stack.dtype
         self.weight_scale = stack.dtype.type(stack.block.weight_scale)
-        self.branch_scale = stack.dtype.type(stack.branch_scale[index])
-        self.skip_scale = stack.dtype.type(stack.skip_scale[index])
+        self.branch_scale = stack.branch_scale[index]
+        self.skip_scale = stack.skip_scale[index]
         self.weights: dict[str, Array] = {}
         for name, parameter in stack.parameters.items():
-            chosen = parameter.index[stack.set_of]
+            chosen = parameter.index_of[stack.set_of]
             layer = parameter.array[:, index]
             # One array for all replicates broadcasts; fancy indexing would copy it R times.
             layer = layer if len(layer) == 1 else layer[chosen]

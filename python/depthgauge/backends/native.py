@@ -11,7 +11,16 @@ from typing import Any, Literal
 import numpy as np
 
 from depthgauge import _core
-from depthgauge.backends import Array, BackwardArrays, Floats, ForwardArrays, Indices, Stack, TangentArrays
+from depthgauge.backends import (
+    Array,
+    BackwardArrays,
+    Floats,
+    ForwardArrays,
+    Indices,
+    Stack,
+    TangentArrays,
+    flat_vectors,
+)
 
 # The kernels hold a group of examples, a cache line wide, side by side.
 _LINE = 64
@@ -47,8 +56,8 @@ def forward(
     threads: int,
 ) -> ForwardArrays:
     """Push `x`, shape (X, B, d), through the stack."""
-    replicates, depth, (batch, width) = len(x_of), stack.depth, x.shape[1:]
-    problem = _problem(stack, replicates, batch)
+    batch, width = x.shape[1:]
+    problem = _problem(stack, batch)
     tape = None
     if keep:
         sizes = _function("tape_sizes", stack)(problem)
@@ -57,10 +66,10 @@ def forward(
             for name, size in sizes.items()
             if size or name == "states"
         }
-        tape = Tape(arrays, (replicates, depth + 1, batch, width))
-    at_states, at_blocks = (replicates, depth + 1), (replicates, depth)
+        tape = Tape(arrays, (len(x_of), stack.depth + 1, batch, width))
+    at_states, at_blocks = (*stack.replicates, stack.depth + 1), (*stack.replicates, stack.depth)
     results: dict[str, Any] = {
-        "output": np.empty((replicates, batch, width), stack.dtype),
+        "output": np.empty((*stack.replicates, batch, width), stack.dtype),
         "rms": np.empty(at_states),
         "max_abs": np.empty(at_states),
         "batch_mean_norm": np.empty(at_states),
@@ -110,8 +119,8 @@ def vjp(
     threads: int,
 ) -> BackwardArrays:
     """Pull `cotangent`, shape (P, R, B, d), back."""
-    probes, replicates, batch, _ = cotangent.shape
-    at_states, at_blocks = (probes, replicates, stack.depth + 1), (replicates, stack.depth)
+    *leading, batch, _ = cotangent.shape
+    at_states, at_blocks = (*leading, stack.depth + 1), (*stack.replicates, stack.depth)
     results: dict[str, Any] = {
         "input_gradient": np.empty(cotangent.shape, stack.dtype),
         "rms": np.empty(at_states),
@@ -128,13 +137,13 @@ def vjp(
     elif weight_grads:
         # The kernels write the gradients that get a term, which are all of them unless there are no examples: weights
         # broadcast to the replicates, so that each set has one, if there are any.
-        new = np.empty if replicates * batch else np.zeros
+        new = np.empty if len(stack.set_of) * batch else np.zeros
         results["weights"] = {name: new((stack.sets, *shape), stack.dtype) for name, shape in shapes.items()}
         results["branch_scale"], results["skip_scale"] = np.zeros(at_blocks), np.zeros(at_blocks)
     _function("reverse", stack)(
-        _problem(stack, replicates, batch),
+        _problem(stack, batch),
         tape.arrays,
-        cotangent,
+        flat_vectors(stack, cotangent),
         results | {"quantiles": quantiles},
         _target(),
         threads,
@@ -144,11 +153,16 @@ def vjp(
 
 def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
     """Push `tangent`, shape (P, R, B, d), forward."""
-    probes, replicates, batch, _ = tangent.shape
+    *leading, batch, _ = tangent.shape
     output: Array = np.empty(tangent.shape, stack.dtype)
-    rms: Floats = np.empty((probes, replicates, stack.depth + 1))
+    rms: Floats = np.empty((*leading, stack.depth + 1))
     _function("tangent", stack)(
-        _problem(stack, replicates, batch), tape.arrays, tangent, {"output": output, "rms": rms}, _target(), threads
+        _problem(stack, batch),
+        tape.arrays,
+        flat_vectors(stack, tangent),
+        {"output": output, "rms": rms},
+        _target(),
+        threads,
     )
     return TangentArrays(output, rms)
 
@@ -161,7 +175,7 @@ def _target() -> str:
     return os.environ.get("DEPTHGAUGE_TARGET", "")
 
 
-def _problem(stack: Stack, replicates: int, batch: int) -> dict[str, Any]:
+def _problem(stack: Stack, batch: int) -> dict[str, Any]:
     """Return the stack as plain data for the extension."""
     block = stack.block
     return {
@@ -179,16 +193,16 @@ def _problem(stack: Stack, replicates: int, batch: int) -> dict[str, Any]:
         "hidden": stack.hidden,
         "sets": stack.sets,
         "set_of": stack.set_of,
-        "replicates": replicates,
+        "replicates": len(stack.set_of),
         "examples": batch,
-        "branch_scale": stack.branch_scale.astype(stack.dtype),
-        "skip_scale": stack.skip_scale.astype(stack.dtype),
-        "fields": {name: (parameter.array, parameter.index) for name, parameter in stack.parameters.items()},
+        "branch_scale": stack.branch_scale,
+        "skip_scale": stack.skip_scale,
+        "fields": stack.parameters,
     }
 
 
 def _aligned(size: int, dtype: np.dtype[Any]) -> Array:
     """Return an uninitialized flat array that starts at a cache line."""
     memory = np.empty(size * dtype.itemsize + _LINE, np.uint8)
-    offset = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _LINE
+    offset = -ctypes.addressof(ctypes.c_char.from_buffer(memory.data)) % _LINE
     return memory[offset : offset + size * dtype.itemsize].view(dtype)

@@ -6,7 +6,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from depthgauge.backends import Array, BackwardArrays, Floats, ForwardArrays, Indices, Stack, TangentArrays
+from depthgauge._results import shaped
+from depthgauge.backends import (
+    Array,
+    BackwardArrays,
+    Floats,
+    ForwardArrays,
+    Indices,
+    Stack,
+    TangentArrays,
+    flat_vectors,
+)
 from depthgauge.backends import _statistics as statistics
 from depthgauge.backends._block import Layer, Passage
 
@@ -25,13 +35,13 @@ def forward(
     cosine: bool,
     threads: int,
 ) -> ForwardArrays:
-    """Push `x`, shape (X, B, d), through the stack; the tape holds the states, shape (R, L+1, B, d)."""
+    """Push `x`, shape (X, B, d), through the stack; the tape holds the states, shape (R, L+1, B, d), R flat."""
     del threads  # NumPy's matrix products have threads of their own
     h = np.array(x[x_of], order="C")
     replicates, batch, width = h.shape
     tape = np.empty((replicates, stack.depth + 1, batch, width), stack.dtype) if keep else None
-    at_states = _Columns(replicates, stack.depth + 1)
-    at_blocks = _Columns(replicates, stack.depth)
+    at_states = _Columns(stack.replicates, stack.depth + 1)
+    at_blocks = _Columns(stack.replicates, stack.depth)
     with np.errstate(all="ignore"):
         for index in range(stack.depth + 1):
             if tape is not None:
@@ -42,7 +52,7 @@ def forward(
                 at_blocks.put(index, _block_statistics(stack.block.activation, passage, quantiles))
                 h = passage.next
     return ForwardArrays(
-        output=h,
+        output=shaped(h, stack.replicates + h.shape[1:]),
         rms=at_states["rms"],
         max_abs=at_states["max_abs"],
         batch_mean_norm=at_states["batch_mean_norm"],
@@ -59,7 +69,7 @@ def forward(
 
 
 def states(tape: Any) -> Array:
-    """Return a copy of the states on a tape, shape (R, L+1, B, d)."""
+    """Return a copy of the states on a tape, shape (R, L+1, B, d), replicates flat."""
     return np.array(tape)
 
 
@@ -74,10 +84,9 @@ def vjp(
 ) -> BackwardArrays:
     """Pull `cotangent`, shape (P, R, B, d), back; each block is evaluated again from its state."""
     del threads
-    g = np.array(cotangent, order="C")
-    probes, replicates = g.shape[:2]
-    at_states = _Columns((probes, replicates), stack.depth + 1)
-    at_blocks = _Columns(replicates, stack.depth)
+    g = np.array(flat_vectors(stack, cotangent), order="C")
+    at_states = _Columns(cotangent.shape[:-2], stack.depth + 1, flat_axes=2)
+    at_blocks = _Columns(stack.replicates, stack.depth)
     sums = _zero_gradients(stack) if weight_grads is True else None
     with np.errstate(all="ignore"):
         at_states.put(stack.depth, _gradient_statistics(g, quantiles))
@@ -95,7 +104,7 @@ def vjp(
                 for name, gradient in own.items():
                     np.add.at(sums[name][:, index], stack.set_of, gradient)
     return BackwardArrays(
-        input_gradient=g,
+        input_gradient=shaped(g, cotangent.shape),
         rms=at_states["rms"],
         max_abs=at_states["max_abs"],
         nonfinite=at_states["nonfinite"].astype(np.int64),
@@ -110,15 +119,15 @@ def vjp(
 def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
     """Push `tangent`, shape (P, R, B, d), forward; each block is evaluated again from its state."""
     del threads
-    t = np.array(tangent, order="C")
-    at_states = _Columns(t.shape[:2], stack.depth + 1)
+    t = np.array(flat_vectors(stack, tangent), order="C")
+    at_states = _Columns(tangent.shape[:-2], stack.depth + 1, flat_axes=2)
     with np.errstate(all="ignore"):
         at_states.put(0, {"rms": statistics.rms(t)})
         for index in range(stack.depth):
             layer = Layer(stack, index)
             t = layer.jvp(layer.forward(tape[:, index]), t)
             at_states.put(index + 1, {"rms": statistics.rms(t)})
-    return TangentArrays(output=t, rms=at_states["rms"])
+    return TangentArrays(output=shaped(t, tangent.shape), rms=at_states["rms"])
 
 
 def _state_statistics(h: Array, quantiles: tuple[float, ...], cosine: bool) -> dict[str, Array]:
@@ -165,18 +174,22 @@ def _zero_gradients(stack: Stack) -> dict[str, Floats]:
 
 
 class _Columns:
-    """Statistics filled in one column, a state or a block, at a time: float64 arrays (..., columns[, Q])."""
+    """Statistics filled in one column, a state or a block, at a time: float64 arrays (*leading, columns[, Q]).
 
-    def __init__(self, leading: int | tuple[int, ...], columns: int) -> None:
-        self._shape = (*(leading if isinstance(leading, tuple) else (leading,)), columns)
+    The values put there have their leading axes flattened to `flat_axes` axes.
+    """
+
+    def __init__(self, leading: tuple[int, ...], columns: int, flat_axes: int = 1) -> None:
+        self._leading, self._flat_axes = leading, flat_axes
+        self._shape = (*leading, columns)
         self._arrays: dict[str, Floats] = {}
 
     def put(self, column: int, values: dict[str, Array]) -> None:
-        leading = len(self._shape) - 1
         for name, value in values.items():
+            rest = value.shape[self._flat_axes :]
             if name not in self._arrays:
-                self._arrays[name] = np.empty(self._shape + value.shape[leading:])
-            self._arrays[name][(slice(None),) * leading + (column,)] = value
+                self._arrays[name] = np.empty(self._shape + rest)
+            self._arrays[name][(slice(None),) * len(self._leading) + (column,)] = value.reshape(self._leading + rest)
 
     def __getitem__(self, name: str) -> Floats:
         # With no columns, nothing was put.
