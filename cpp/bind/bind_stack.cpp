@@ -144,7 +144,8 @@ Stack<T> read_stack(const py::dict& d) {
     check_indices(stack.fields[field].index, stack.sets, arrays, key);
   }
   const bool linear = eq.branch == Branch::linear, gated = eq.branch == Branch::gated;
-  if (!stack.fields[kUp].data || !stack.fields[kDown].data == !linear || !stack.fields[kGate].data == gated)
+  if (!stack.fields[kUp].data || !stack.fields[kDown].data == !linear || !stack.fields[kGate].data == gated ||
+      (linear && stack.fields[kBDown].data) || (!gated && stack.fields[kBGate].data))
     throw std::invalid_argument("the weights do not fit the branch");
   return stack;
 }
@@ -185,7 +186,11 @@ Rows<T> read_rows(const py::array& array, std::vector<int64_t> shape, const char
 }
 
 std::vector<double> read_quantiles(const py::dict& results) {
-  return results.contains("quantiles") ? results["quantiles"].cast<std::vector<double>>() : std::vector<double>{};
+  if (!results.contains("quantiles")) return {};
+  auto levels = results["quantiles"].cast<std::vector<double>>();
+  if (!std::all_of(levels.begin(), levels.end(), [](double q) { return q >= 0 && q <= 1; }))
+    throw std::invalid_argument("quantiles must lie in [0, 1]");
+  return levels;
 }
 
 // Looks for Ctrl-C a few times a second, in the thread that made the call, and tells the others.

@@ -15,9 +15,15 @@
 #include <arm_neon.h>
 #endif
 
+#if defined(DG_OUTLINE)
+// Sanitizer builds, which would take many minutes with everything inlined.
+#define DG_INLINE inline
+#define DG_INLINE_LAMBDA
+#else
 #define DG_INLINE inline __attribute__((always_inline))
 // For lambdas: their captures stay in registers only where they are inlined.
 #define DG_INLINE_LAMBDA __attribute__((always_inline))
+#endif
 
 namespace {
 
@@ -44,13 +50,13 @@ struct Types;
 template <>
 struct Types<double> {
   typedef double Vec __attribute__((vector_size(kVectorBytes)));
-  typedef int64_t Int __attribute__((vector_size(kVectorBytes)));
+  typedef decltype(Vec{} == Vec{}) Int;  // of long or long long, as the compiler has it
   using Scalar = int64_t;
 };
 template <>
 struct Types<float> {
   typedef float Vec __attribute__((vector_size(kVectorBytes)));
-  typedef int32_t Int __attribute__((vector_size(kVectorBytes)));
+  typedef decltype(Vec{} == Vec{}) Int;
   typedef float Half __attribute__((vector_size(kVectorBytes / 2)));
   using Scalar = int32_t;
 };

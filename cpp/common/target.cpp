@@ -15,22 +15,34 @@ const char* name(Target target) {
 }
 
 std::vector<Target> compiled_targets() {
-#if defined(__x86_64__)
-  return {Target::baseline, Target::v3, Target::v4};
-#else
-  return {Target::baseline};
+  return {
+      Target::baseline,
+#if defined(DG_HAVE_v3)
+      Target::v3,
 #endif
+#if defined(DG_HAVE_v4)
+      Target::v4,
+#endif
+  };
+}
+
+// Not every compiler knows the levels of x86-64 by name, but all know the features that tell them apart.
+static bool runs_here(Target target) {
+#if defined(__x86_64__)
+  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  if (target == Target::v3) return v3;
+  if (target == Target::v4)
+    return v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+#endif
+  return target == Target::baseline;
 }
 
 std::vector<Target> supported_targets() {
   std::vector<Target> found;
-  for (const Target t : compiled_targets()) {
-#if defined(__x86_64__)
-    if (t == Target::v3 && !__builtin_cpu_supports("x86-64-v3")) continue;
-    if (t == Target::v4 && !__builtin_cpu_supports("x86-64-v4")) continue;
-#endif
-    found.push_back(t);
-  }
+  for (const Target t : compiled_targets())
+    if (runs_here(t)) found.push_back(t);
   return found;
 }
 

@@ -67,14 +67,14 @@ std::string describe(const Case& c, const char* precision, Target target) {
   const auto at = [](const auto& names, auto i) { return names[static_cast<int>(i)]; };
   const stack::Equation& eq = c.equation;
   std::ostringstream s;
-  s << precision << " " << name(target) << ": " << at(kBranchNames, eq.branch) << " " << at(kActivationNames, eq.activation)
-    << ", norms " << at(kNormNames, eq.norm[0]) << "/" << at(kNormNames, eq.norm[1]) << "/"
-    << at(kNormNames, eq.norm[2]) << ", eps " << eq.eps << ", weight_scale " << eq.weight_scale << ", d " << eq.width
-    << ", m " << eq.hidden << ", L " << c.depth << ", R " << c.replicates << ", B " << c.examples << ", P " << c.probes
-    << (c.biases ? ", biases" : "") << (c.gains ? ", gains" : "") << (c.shifts ? ", shifts" : "")
-    << (c.own_weights ? ", own weights" : "") << (c.own_inputs ? ", own inputs" : "")
-    << (c.quantiles ? ", quantiles" : "") << (c.cosine ? ", cosine" : "") << ", " << at(kLayoutNames, c.layout)
-    << ", threads " << c.threads << ", seed " << c.seed;
+  s << precision << " " << name(target) << ": " << at(kBranchNames, eq.branch) << " "
+    << at(kActivationNames, eq.activation) << ", norms " << at(kNormNames, eq.norm[stack::kPre]) << "/"
+    << at(kNormNames, eq.norm[stack::kOutput]) << "/" << at(kNormNames, eq.norm[stack::kPost]) << ", eps " << eq.eps
+    << ", weight_scale " << eq.weight_scale << ", d " << eq.width << ", m " << eq.hidden << ", L " << c.depth << ", R "
+    << c.replicates << ", B " << c.examples << ", P " << c.probes << (c.biases ? ", biases" : "")
+    << (c.gains ? ", gains" : "") << (c.shifts ? ", shifts" : "") << (c.own_weights ? ", own weights" : "")
+    << (c.own_inputs ? ", own inputs" : "") << (c.quantiles ? ", quantiles" : "") << (c.cosine ? ", cosine" : "")
+    << ", " << at(kLayoutNames, c.layout) << ", threads " << c.threads << ", seed " << c.seed;
   return s.str();
 }
 

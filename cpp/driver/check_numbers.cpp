@@ -121,7 +121,8 @@ class Numbers {
           double forth = 0, back = 0, size = 0;
           const int64_t at = ((p * case_.replicates + r) * case_.examples + b) * width_;
           for (int64_t k = 0; k < width_; ++k) {
-            const double v = static_cast<double>(tangent.at(p, r, b, k)), w = static_cast<double>(cotangent.at(p, r, b, k));
+            const double v = static_cast<double>(tangent.at(p, r, b, k));
+            const double w = static_cast<double>(cotangent.at(p, r, b, k));
             const double jv = static_cast<double>(tangented_.output[at + k]);
             const double jtw = static_cast<double>(reversed_.input_gradient[at + k]);
             forth += jv * w;
@@ -185,7 +186,8 @@ class Numbers {
           }
         }
         const double expected = static_cast<double>(stack.branch_scale[l]) * full.branch_scale[r * case_.depth + l];
-        check(close(sum, expected, 10 * kTolerance<T> * size), "the gradients of branch_scale and of the last matrix agree");
+        check(close(sum, expected, 10 * kTolerance<T> * size),
+              "the gradients of branch_scale and of the last matrix agree");
       }
   }
 

@@ -59,7 +59,8 @@ bool failure_arrives(int threads, int64_t count, Fails fails) {
 void failures(int threads) {
   for (const int64_t count : {int64_t{1}, int64_t{2}, int64_t{500}}) {
     check(failure_arrives(threads, count, [](int64_t i) { return i == 0; }), "what the first task throws arrives");
-    check(failure_arrives(threads, count, [&](int64_t i) { return i == count - 1; }), "what the last task throws arrives");
+    check(failure_arrives(threads, count, [&](int64_t i) { return i == count - 1; }),
+          "what the last task throws arrives");
     check(failure_arrives(threads, count, [](int64_t) { return true; }), "what any task throws arrives");
     check(!failure_arrives(threads, count, [](int64_t) { return false; }), "nothing arrives when nothing is thrown");
     each_once(threads, count);
@@ -92,7 +93,8 @@ void callers_at_once() {
       set_context("the pool, caller " + std::to_string(i));
       for (int round = 0; round < 50; ++round) {
         each_once(1 + (i + round) % 4, 100);
-        check(failure_arrives(3, 40, [](int64_t k) { return k == 20; }), "what a task throws arrives at its own caller");
+        check(failure_arrives(3, 40, [](int64_t k) { return k == 20; }),
+              "what a task throws arrives at its own caller");
       }
     });
   for (std::thread& caller : callers) caller.join();

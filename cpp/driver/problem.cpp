@@ -9,8 +9,9 @@ using namespace stack;
 
 int64_t levels(const Case& c) { return c.quantiles ? static_cast<int64_t>(kLevels.size()) : 0; }
 
-const char* const kFieldNames[kFields] = {"up",     "down",     "gate",        "b_up",      "b_down",    "b_gate",
-                                          "pre gain", "output gain", "post gain", "pre shift", "output shift", "post shift"};
+const char* const kFieldNames[kFields] = {"up",       "down",        "gate",      "b_up",      "b_down",       "b_gate",
+                                          "pre gain", "output gain", "post gain", "pre shift", "output shift",
+                                          "post shift"};
 
 // An array that the equation may have no use for: then there is none, and the pointer is null.
 template <class E>
@@ -46,7 +47,8 @@ Problem<T>::Problem(const Case& c)
         return RowArray<T>({c.probes, c.replicates, c.examples, c.equation.width}, c.layout, random);
       }()) {
   // Scalars are rounded once to the precision of the arrays.
-  for (double* scalar : {&case_.equation.eps, &case_.equation.slope, &case_.equation.dyt_alpha, &case_.equation.weight_scale})
+  Equation& eq = case_.equation;
+  for (double* scalar : {&eq.eps, &eq.slope, &eq.dyt_alpha, &eq.weight_scale})
     *scalar = static_cast<double>(static_cast<T>(*scalar));
   Random random(c.seed + 3);
   for (int64_t l = 0; l < c.depth; ++l) {
@@ -294,7 +296,8 @@ Tangented<T>::Tangented(const Problem<T>& problem, Span span, const Forwarded<T>
   TangentResults<T> out{};
   out.output = output.data();
   out.rms = rms.data();
-  stack::tangent(problem.stack_of(span), forwarded.tape(), c.probes, problem.tangent().from(span.first), out, resources);
+  stack::tangent(problem.stack_of(span), forwarded.tape(), c.probes, problem.tangent().from(span.first), out,
+                 resources);
 }
 
 #define DG_INSTANTIATE(T)      \

@@ -128,18 +128,15 @@ void magnitude_quantiles(std::vector<double>& values, const std::vector<double>&
 template <class T>
 Kernels<T> kernels(Target target) {
   Kernels<T> table{};
-#if defined(__x86_64__)
-  if (target == Target::v4) {
-    v4::get_kernels(&table);
-    return table;
-  }
-  if (target == Target::v3) {
-    v3::get_kernels(&table);
-    return table;
-  }
+  switch (target) {
+#if defined(DG_HAVE_v4)
+    case Target::v4: v4::get_kernels(&table); break;
 #endif
-  static_cast<void>(target);
-  baseline::get_kernels(&table);
+#if defined(DG_HAVE_v3)
+    case Target::v3: v3::get_kernels(&table); break;
+#endif
+    default: baseline::get_kernels(&table);
+  }
   return table;
 }
 

@@ -146,8 +146,8 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
   for (int64_t j0 = 0; j0 < m; j0 += chunk) {
     const int64_t n = smaller(chunk, m - j0);
     // The block of `down` is contiguous; that of `up` only where one chunk is the whole matrix.
-    const T* down = layer.down + j0 * d;
-    const T *up = layer.up + j0, *gates = layer.gate + j0;
+    const T* down = linear ? nullptr : layer.down + j0 * d;
+    const T *up = layer.up + j0, *gates = gated ? layer.gate + j0 : nullptr;
     int64_t down_stride = d, up_stride = m;
     if (!kRowsInPlace && !linear) {
       down_stride = packed_rows_stride<T>(d);
