@@ -104,8 +104,7 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
       input[g] = u;
     }
     r[g] = scratch.take_group(d);
-    if (m == 0)
-      for (int64_t i = 0; i < d * kLanes<T>; ++i) r[g][i] = 0;
+    if (m == 0) set_zero(r[g], d);
     job.live = job.saturated = 0;
   }
   T* hidden = scratch.take_group(chunk);

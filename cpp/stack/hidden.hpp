@@ -133,14 +133,11 @@ void activate(const Equation& eq, T* product, int64_t n, const T* bias, const T*
   }
 }
 
-// t = phi'(z) * (scale * t) in place.  A unit whose derivative is 0 passes exactly 0 on, whatever arrives, and so
-// does every unit under a scale of 0.
+// t = phi'(z) * (scale * t) in place.  A unit whose derivative is 0 passes exactly 0 on, whatever arrives.
 template <class T>
 void apply_derivative(const Equation& eq, T* t, int64_t n, T scale, const uint16_t* positive, const T* derivative) {
   const Vec<T> s = splat(scale);
-  if (scale == 0) {
-    for (int64_t j = 0; j < n; ++j) store_row(t + j * kLanes<T>, Row<T>{});
-  } else if (positive) {
+  if (positive) {
     const Vec<T> other = splat(eq.activation == Activation::relu ? T(0) : static_cast<T>(eq.slope));
     for (int64_t j = 0; j < n; ++j) {
       Row<T> r = load_row(t + j * kLanes<T>);

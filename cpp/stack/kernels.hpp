@@ -72,13 +72,15 @@ struct Pool {
   int64_t nonfinite = 0;
 };
 
-// What a norm did to each example: x_hat = ((x - x[0]) - mean) * power * scale with centering, x * power * scale
-// without.  Kept on the tape, as derivatives need it.
+// What a norm did to each example: x_hat = ((x - x[0]) * shrink - mean) * power * scale with centering, where x is
+// brought down by the power of two `shrink` before it is subtracted, and x * power * scale without.  Kept on the
+// tape, as derivatives need it.
 template <class T>
 struct alignas(64) NormFactors {
   T scale[kGroup<T>];
   T power[kGroup<T>];
   T mean[kGroup<T>];
+  T shrink[kGroup<T>];
 };
 
 // The parts of a tape that one group has in one layer; null where the equation has no use for them, or nothing is kept.

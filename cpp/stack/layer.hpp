@@ -76,6 +76,11 @@ int64_t layer_scratch(const Equation& eq, int64_t jobs) {
   return jobs * 2 * padded(d * kLanes<T>) + 4 * padded(chunk * kLanes<T>) + 3 * block + 64;
 }
 
+template <class T>
+DG_INLINE void set_zero(T* group, int64_t features) {
+  for (int64_t k = 0; k < features; ++k) store_row(group + k * kLanes<T>, Row<T>{});
+}
+
 // Whether anything happens at a place: a norm, or a gain or shift without one.
 template <class T>
 DG_INLINE bool active(const Equation& eq, const Layer<T>& layer, depthgauge::stack::Place place) {

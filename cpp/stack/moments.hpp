@@ -32,6 +32,9 @@ struct WideSum<double> {
   DG_INLINE void add(Row<double> r) {
     for (int i = 0; i < kVectors; ++i) v[i] += r.v[i];
   }
+  DG_INLINE void add_product(Row<double> a, Row<double> b) {
+    for (int i = 0; i < kVectors; ++i) v[i] = fma(a.v[i], b.v[i], v[i]);
+  }
 };
 
 template <>
@@ -41,6 +44,12 @@ struct WideSum<float> {
     for (int i = 0; i < kVectors; ++i) {
       v[2 * i] += widen_low(r.v[i]);
       v[2 * i + 1] += widen_high(r.v[i]);
+    }
+  }
+  DG_INLINE void add_product(Row<float> a, Row<float> b) {
+    for (int i = 0; i < kVectors; ++i) {
+      v[2 * i] = fma(widen_low(a.v[i]), widen_low(b.v[i]), v[2 * i]);
+      v[2 * i + 1] = fma(widen_high(a.v[i]), widen_high(b.v[i]), v[2 * i + 1]);
     }
   }
 };

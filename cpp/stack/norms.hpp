@@ -27,26 +27,28 @@ __attribute__((noinline)) void under_scaled_root(const Moments& m, int64_t d, do
                                                  double* under) {
   for (int i = 0; i < kLanes<T>; ++i) {
     double power = m.power[i], squares = m.sum_squares[i];
+    const double shrink = static_cast<double>(f->shrink[i]);
     if (power != 1) {
       // eps may be what keeps a tiny row in range.
-      const double root = __builtin_sqrt(eps);
+      const double root = __builtin_sqrt(eps) * shrink;
       const double fit = m.max_abs[i] > root ? power : safe_power<T>(root);
       const double ratio = fit / power;
       squares = squares * ratio * ratio;
       power = fit;
     }
     f->power[i] = static_cast<T>(power);
-    under[i] = squares / static_cast<double>(d) + eps * power * power;
+    under[i] = squares / static_cast<double>(d) + eps * power * shrink * power * shrink;
   }
 }
 
 // scale = 1 / sqrt(mean square + eps) of power * x; 0 where everything under the root is 0.
 template <class T>
 DG_INLINE void rescaling(const Moments& m, int64_t d, double eps, NormFactors<T>* f) {
-  double under[kLanes<T>];
+  double under[kLanes<T>], shrink[kLanes<T>];
+  for (int i = 0; i < kLanes<T>; ++i) shrink[i] = static_cast<double>(f->shrink[i]);
   unsigned scaled = 0;
   for (int i = 0; i < kLanes<T>; i += kWidth<double>) {
-    scaled |= bits(load(m.power + i) != splat(1.0));
+    scaled |= bits((load(m.power + i) != splat(1.0)) | (load(shrink + i) != splat(1.0)));
     store(under + i, load(m.sum_squares + i) / splat(static_cast<double>(d)) + splat(eps));
   }
   if (scaled) under_scaled_root(m, d, eps, f, under);
@@ -68,14 +70,20 @@ DG_INLINE void lane_means(const LaneSum<T>& sum, int64_t d, T* mean) {
 template <class T>
 struct Normalized {
   bool centered, scaled = false;
-  Row<T> first, mean, power, scale;
+  Row<T> first, mean, shrink, power, scale;
   DG_INLINE Normalized(Norm kind, const T* x, const NormFactors<T>& f)
-      : centered(centers(kind)), first(load_row(x)), mean(load_row(f.mean)), power(load_row(f.power)),
-        scale(load_row(f.scale)) {
-    for (int i = 0; i < kVectors; ++i) scaled |= bits(power.v[i] != splat(T(1))) != 0;
+      : centered(centers(kind)), first(load_row(x)), mean(load_row(f.mean)), shrink(load_row(f.shrink)),
+        power(load_row(f.power)), scale(load_row(f.scale)) {
+    for (int i = 0; i < kVectors; ++i)
+      scaled |= bits((power.v[i] != splat(T(1))) | (shrink.v[i] != splat(T(1)))) != 0;
+    if (scaled) first = first * shrink;
   }
-  DG_INLINE Row<T> rescale(Row<T> x) const { return scaled ? x * power * scale : x * scale; }
-  DG_INLINE Row<T> operator()(Row<T> x) const { return rescale(centered ? (x - first) - mean : x); }
+  DG_INLINE Row<T> operator()(Row<T> x) const {
+    if (!scaled) return (centered ? (x - first) - mean : x) * scale;
+    return (centered ? (x * shrink - first) - mean : x) * power * scale;
+  }
+  // The factor of the derivative.
+  DG_INLINE Row<T> rescale(Row<T> x) const { return scaled ? x * shrink * power * scale : x * scale; }
 };
 
 // y = gain * x_hat + shift, absent where null.
@@ -90,28 +98,47 @@ struct Affine {
   }
 };
 
+// Rows above this are brought down before they are centered.
+template <class T>
+struct Shrink;
+template <>
+struct Shrink<double> {
+  static constexpr double above = 0x1p900, factor = 0x1p-200;
+};
+template <>
+struct Shrink<float> {
+  static constexpr float above = 0x1p100f, factor = 0x1p-40f;
+};
+
 // Finds the factors of one group: `m` are the moments of x, used by the kinds that do not center.
 template <class T>
 void find_factors(Norm kind, double eps, const T* x, int64_t d, const Moments& m, NormFactors<T>* f) {
   for (int i = 0; i < kLanes<T>; ++i) {
     f->mean[i] = 0;
-    f->power[i] = f->scale[i] = 1;
+    f->power[i] = f->scale[i] = f->shrink[i] = 1;
   }
   if (!centers(kind)) {
     if (rescales(kind)) rescaling(m, d, eps, f);
     return;
   }
-  const Row<T> first = load_row(x);
+  // Differences and their sums must stay in range too.
+  for (int i = 0; i < kLanes<T>; ++i)
+    if (m.max_abs[i] > Shrink<T>::above && m.max_abs[i] <= __DBL_MAX__) f->shrink[i] = Shrink<T>::factor;
+  const Row<T> shrink = load_row(f->shrink), first = load_row(x) * shrink;
+  const auto shifted = [&](int64_t k) DG_INLINE_LAMBDA { return load_row(x + k * kLanes<T>) * shrink - first; };
   LaneSum<T> sum;
   each_feature(
-      d, [&](int64_t k, int chain) DG_INLINE_LAMBDA { sum.add(chain, load_row(x + k * kLanes<T>) - first); },
+      d, [&](int64_t k, int chain) DG_INLINE_LAMBDA { sum.add(chain, shifted(k)); },
       [&]() DG_INLINE_LAMBDA { sum.flush(); });
   lane_means(sum, d, f->mean);
-  if (!rescales(kind)) return;
+  if (!rescales(kind)) {
+    for (int i = 0; i < kLanes<T>; ++i) f->scale[i] = 1 / f->shrink[i];
+    return;
+  }
   const Row<T> mean = load_row(f->mean);
   MomentSum<T> squares;
   each_feature(
-      d, [&](int64_t k, int chain) DG_INLINE_LAMBDA { squares.add(chain, (load_row(x + k * kLanes<T>) - first) - mean); },
+      d, [&](int64_t k, int chain) DG_INLINE_LAMBDA { squares.add(chain, shifted(k) - mean); },
       [&]() DG_INLINE_LAMBDA { squares.flush(); });
   // The centered values are not stored: where their squares leave the range, the example is scaled as a whole.
   Moments centered;
@@ -125,7 +152,7 @@ void find_factors(Norm kind, double eps, const T* x, int64_t d, const Moments& m
     if (power != 1 && t <= __DBL_MAX__) {
       s = 0;
       for (int64_t k = 0; k < d; ++k) {
-        const T c = (x[k * kLanes<T> + i] - x[i]) - f->mean[i];
+        const T c = (x[k * kLanes<T> + i] * f->shrink[i] - x[i] * f->shrink[i]) - f->mean[i];
         s += (static_cast<double>(c) * power) * (static_cast<double>(c) * power);
       }
     } else {
@@ -229,11 +256,19 @@ DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const 
     project<false>(kind, d, x, *f, t, before, emit, flush);
 }
 
-// Sums over examples of t * x_hat and of t, the gradients of gain and shift.
+// scale times the sums over examples of t * x_hat and of t, the gradients of gain and shift; a scale of 0 leaves the
+// sums out, infinities and all.
 template <class T>
 void norm_parameter_sums(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* t, double scale,
                          int examples, double* gain, double* shift) {
   if (eq.width == 0) return;
+  if (scale == 0) {
+    for (int64_t k = 0; k < eq.width; ++k) {
+      if (gain) gain[k] = 0;
+      if (shift) shift[k] = 0;
+    }
+    return;
+  }
   const auto row = [&](int64_t k) { return load_row(t + k * kLanes<T>); };
   const auto rescale = [&](double* sums) {
     for (int64_t k = 0; k < eq.width; ++k) sums[k] *= scale;

@@ -292,13 +292,17 @@ class Reverse {
     product.examples = examples_.data() + owner.first;
     product.groups = owner.last - owner.first;
     product.columns = columns;
-    // branch_scale is already in the gradient that the up products see.
+    // branch_scale is already in the gradient that the up products see; a branch that is left out adds nothing.
+    const bool off = stack_.branch_scale[l] == 0;
     product.factor = static_cast<T>(stack_.equation.weight_scale) * (line.field == kDown ? stack_.branch_scale[l] : T(1));
     product.stride = columns;
     product.destination =
         results_.only_rms ? lines_.get() + worker * kLineRows * std::max(d_, stack_.equation.hidden)
                           : results_.weights[line.field] + ((owner.index * stack_.depth + l) * rows + line.first) * columns;
-    table_.outer(product, line.first, line.last);
+    if (off)
+      std::fill_n(product.destination, (line.last - line.first) * columns, T(0));
+    else
+      table_.outer(product, line.first, line.last);
     if (results_.only_rms) line_pools_[index] = pool_values(product.destination, (line.last - line.first) * columns);
   }
 

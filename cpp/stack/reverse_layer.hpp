@@ -38,14 +38,13 @@ void reverse_output(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& jo
       [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(branch_gradient + k * kLanes<T>, x); }, []() DG_INLINE_LAMBDA {});
 }
 
-// sum over features and examples of x * y.
+// sum over features and examples of x * y, in double throughout: gradients of scales are.
 template <class T, class X, class Y>
 DG_INLINE double inner_product(int64_t n, int examples, X x, Y y) {
-  LaneSum<T> sum;
-  each_feature(
-      n, [&](int64_t k, int chain) DG_INLINE_LAMBDA { sum.add_product(chain, x(k), y(k)); }, [&]() DG_INLINE_LAMBDA { sum.flush(); });
+  WideSum<T> sum;
+  for (int64_t k = 0; k < n; ++k) sum.add_product(x(k), y(k));
   double lanes[kLanes<T>], total = 0;
-  sum.result(lanes);
+  __builtin_memcpy(lanes, sum.v, sizeof sum.v);
   for (int i = 0; i < examples; ++i) total += lanes[i];
   return total;
 }
@@ -71,17 +70,22 @@ void scale_gradients(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& j
 template <class T>
 DG_INLINE void sums_if_wanted(const T* group, int64_t n, double scale, int examples, double* sums) {
   if (!sums) return;
+  if (scale == 0) {
+    for (int64_t k = 0; k < n; ++k) sums[k] = 0;
+    return;
+  }
   totals_of<T>(n, examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(group + k * kLanes<T>); }, sums);
   for (int64_t k = 0; k < n; ++k) sums[k] *= scale;
 }
 
-// gradient at the state = N_pre'^T(a du) + skip_scale * dy.
+// gradient at the state = N_pre'^T(a du) + skip_scale * dy; without the first where the branch is left out.
 template <class T>
 void reverse_input(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job, const T* du) {
   const int64_t d = eq.width;
+  const bool off = layer.branch_scale == 0;
   if (job.weights)
-    norm_parameter_sums(eq.norm[kPre], eq, job.state, job.tape.factors[kPre], du, eq.weight_scale, job.examples,
-                        job.weights->sums.gain[kPre], job.weights->sums.shift[kPre]);
+    norm_parameter_sums(eq.norm[kPre], eq, job.state, job.tape.factors[kPre], du, off ? 0 : eq.weight_scale,
+                        job.examples, job.weights->sums.gain[kPre], job.weights->sums.shift[kPre]);
   const Term<T> skipped(layer.skip_scale);
   MomentSum<T> sum;
   norm_derivative(
@@ -89,7 +93,7 @@ void reverse_input(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job
       GainBefore<T>{splat_row(static_cast<T>(eq.weight_scale)), layer.gain[kPre]},
       [&](int64_t k, int chain, Row<T> x) DG_INLINE_LAMBDA {
         T* g = job.gradient + k * kLanes<T>;
-        const Row<T> y = skipped(load_row(g)) + x;
+        const Row<T> y = off ? skipped(load_row(g)) : skipped(load_row(g)) + x;
         sum.add(chain, y);
         store_row(g, y);
       },
@@ -103,6 +107,8 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
   const int64_t d = eq.width, m = eq.hidden, chunk = chunk_size<T>(eq);
   const bool linear = eq.branch == Branch::linear, gated = eq.branch == Branch::gated;
   const bool weights = count > 0 && jobs[0].weights;
+  // A scale of 0 leaves the branch out, infinities and all; only its own gradient still looks inside.
+  const bool off = layer.branch_scale == 0;
   Scratch<T> scratch{memory};
   const T* dr[kMaxJobs];
   T* du[kMaxJobs];
@@ -131,8 +137,7 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
         input[g] = w.input;
       }
     }
-    if (m == 0)
-      for (int64_t i = 0; i < d * kLanes<T>; ++i) du[g][i] = 0;
+    if (m == 0 || off) set_zero(du[g], d);
   }
   T* hidden = scratch.take_group(chunk);
   T* gate = scratch.take_group(chunk);
@@ -143,7 +148,7 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
   T* rows_gate = scratch.take(d * packed_rows_stride<T>(chunk));
   T* rows_down = scratch.take(chunk * packed_rows_stride<T>(d));
   const T factor = static_cast<T>(linear ? 1 : eq.weight_scale) * layer.branch_scale;
-  for (int64_t j0 = 0; j0 < m; j0 += chunk) {
+  for (int64_t j0 = 0; j0 < m && (weights || !off); j0 += chunk) {
     const int64_t n = smaller(chunk, m - j0);
     // The block of `down` is contiguous; that of `up` only where one chunk is the whole matrix.
     const T* down = linear ? nullptr : layer.down + j0 * d;
@@ -193,13 +198,17 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
                                 n, job.examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(value + k * kLanes<T>); },
                                 [&](int64_t k) DG_INLINE_LAMBDA { return load_row(hidden + k * kLanes<T>); });
       }
-      apply_derivative(eq, dz, n, factor, positive, derivative);
       if (j0 + n == m) soon.group(job.state, d, steps_of(d, n));
-      if (gated) {
+      if (off) {
+        set_zero(hidden, n);
+        set_zero(gate, n);
+      } else if (gated) {
+        apply_derivative(eq, dz, n, factor, positive, derivative);
         apply_derivative<T>(eq, hidden, n, factor, nullptr, job.tape.gate_value + at);
         multiply_rows(gates, up_stride, n, d, dz, du[g], j0 > 0, soon);
         multiply_rows(up, up_stride, n, d, hidden, du[g], true, soon);
       } else {
+        apply_derivative(eq, dz, n, factor, positive, derivative);
         multiply_rows(up, up_stride, n, d, dz, du[g], j0 > 0, soon);
       }
       if (weights) {

@@ -67,8 +67,7 @@ void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* job
       input[g] = u;
     }
     r[g] = scratch.take_group(d);
-    if (m == 0)
-      for (int64_t i = 0; i < d * kLanes<T>; ++i) r[g][i] = 0;
+    if (m == 0) set_zero(r[g], d);
   }
   T* hidden = scratch.take_group(chunk);
   T* up_path = scratch.take_group(chunk);
