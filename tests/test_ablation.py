@@ -110,6 +110,17 @@ def test_overflow_is_reported_not_raised() -> None:
     assert math.isfinite(run["relu_prenorm_scaled"].end_rms)
 
 
+@pytest.mark.parametrize("depth", [2500, 3000])
+def test_overflow_is_the_explosion(backend: str, depth: int) -> None:
+    """Whether the state alone or the gradient too leaves the range, the row says inf and the check holds."""
+    run = transport_ablation(depth=depth, width=16, batch=4, backend=backend)
+    exploded = run["relu_residual_unscaled"]
+    assert exploded.end_rms == exploded.drift == math.inf
+    assert exploded.gradient_ratio > 1e300
+    assert math.isfinite(exploded.gradient_rms[0]) == (exploded.gradient_ratio < math.inf)
+    assert "unscaled_residual_explodes" not in run.failed_checks()
+
+
 @pytest.mark.parametrize("depth", [1, 2, 8, 11, 12, 13, 96, 1000])
 def test_sampled_depths(depth: int) -> None:
     depths = sampled_depths(depth)

@@ -209,6 +209,25 @@ def test_wrong_shapes_say_what_they_should_be() -> None:
                 call(BLOCK, weights, X, bad, backend="reference")
 
 
+def test_a_vector_alone_is_called_by_its_own_name() -> None:
+    weights = weights_like(X)
+    for name, call in (("cotangent", dg.vjp), ("tangent", dg.jvp)):
+        with pytest.raises(ValueError, match=rf"^{name} must have shape .* as one row, {name}\[None\]$"):
+            call(BLOCK, weights, X, X[0], backend="reference")
+        with pytest.raises(ValueError, match=r"^fwd_or_x must have shape .* as one row, fwd_or_x\[None\]$"):
+            call(BLOCK, weights, X[0], X, backend="reference")
+
+
+@pytest.mark.parametrize("call", [dg.vjp, dg.jvp])
+def test_what_is_neither_forward_nor_array_is_told_what_is_welcome(call: Callable[..., object]) -> None:
+    weights = weights_like(X)
+    for other in (dg.vjp(BLOCK, weights, X, X, backend="reference"), weights, BLOCK, None, "x", {"x": X}, len):
+        with pytest.raises(TypeError, match=r"^fwd_or_x must be a Forward or an input array; got "):
+            call(BLOCK, weights, other, X, backend="reference")
+    with pytest.raises(TypeError, match=r"^fwd_or_x is float32"):
+        call(BLOCK, weights, X.astype(np.float32), X, backend="reference")
+
+
 def test_replicates_must_broadcast() -> None:
     weights = dg.initialize(BLOCK, 2, 5, rng=[1, 2, 3])
     with pytest.raises(ValueError, match=r"axes of x, \(2,\), do not broadcast with those of the weights, \(3,\)"):

@@ -199,6 +199,22 @@ def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) ->
             assert f"--{option}" in text
 
 
+def test_help_says_which_depth_the_checks_describe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status("transport", "--help") == 0
+    assert cli.DEPTH_OF_CHECKS in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("backend", dg.available_backends())
+def test_the_examples_of_the_help_pass(backend: str) -> None:
+    """All that choose a size; --plot and --json leave the checks as they are."""
+    examples = [
+        line.split("  ")[1].split() for line in cli.DESCRIPTION.splitlines() if "depthgauge transport --d" in line
+    ]
+    assert examples
+    for _, *arguments in examples:
+        assert cli.main([*arguments, "--backend", backend]) == 0
+
+
 def test_version() -> None:
     result = run("--version")
     assert (result.returncode, result.stdout.strip()) == (0, f"depthgauge {dg.__version__}")

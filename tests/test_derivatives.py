@@ -270,6 +270,20 @@ def test_a_dead_unit_contributes_exactly_nothing(backend: str, dtype: np.dtype[A
         assert dg.jvp(block, weights, x, g, backend=backend).output[0, 0] == 0
 
 
+def test_a_dead_unit_of_a_gated_branch_contributes_exactly_nothing(backend: str, dtype: np.dtype[Any]) -> None:
+    # relu is 0 with its slope, so neither the gate nor what it scales passes anything on; the skip path does.
+    rng = np.random.default_rng(0)
+    up, down = rng.standard_normal((2, 1, 3, 3)).astype(dtype)
+    block = dg.Block.placed("none", branch="gated")
+    weights = dg.Weights(up, down, gate=-np.abs(up))
+    x = np.abs(rng.standard_normal((2, 3))).astype(dtype)
+    for value in (np.nan, np.inf, -np.inf):
+        g = np.ones((2, 3), dtype)
+        g[0, 0] = value
+        np.testing.assert_array_equal(dg.vjp(block, weights, x, g, backend=backend).input_gradient, g)
+        np.testing.assert_array_equal(dg.jvp(block, weights, x, g, backend=backend).output, g)
+
+
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_a_zero_scale_leaves_its_term_out(branch: str, backend: str, dtype: np.dtype[Any]) -> None:
     # tanh saturates, so an infinite state has a finite branch; and a zero branch scale is a no-op whatever the branch.

@@ -161,10 +161,27 @@ def test_a_block_is_frozen() -> None:
         Block().eps = 0.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"activaton": "relu"}', "{", '{"eps": -1}'])
-def test_from_json_refuses_what_is_no_block(text: str) -> None:
-    with pytest.raises(ValueError, match=r"text|activation|Expecting|eps"):
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("[1]", ValueError, "text must be a JSON object"),
+        ('{"activaton": "relu"}', ValueError, "'activaton' is unknown; did you mean 'activation'"),
+        ('{"epsilon": 1}', ValueError, "'epsilon' is unknown; did you mean 'eps'"),
+        ("{", ValueError, "text is not JSON: "),
+        (b"\xff", ValueError, "text is not JSON: "),
+        ('{"eps": -1}', ValueError, "eps=-1"),
+        (3, TypeError, "text must be a string of JSON"),
+    ],
+)
+def test_from_json_refuses_what_is_no_block(text: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
         Block.from_json(text)
+
+
+@pytest.mark.parametrize("fields", [[1], None, "relu"])
+def test_from_dict_takes_a_dict(fields: Any) -> None:
+    with pytest.raises(TypeError, match="fields must be a dict"):
+        Block.from_dict(fields)
 
 
 @pytest.mark.parametrize(

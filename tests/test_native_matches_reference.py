@@ -258,6 +258,29 @@ def test_sizes_beyond_one_chunk_of_hidden_units(branch: str, dtype: str) -> None
 
 @pytest.mark.parametrize("branch", BRANCHES)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_derivatives_agree_about_values_that_are_not_finite(branch: str, activation: str) -> None:
+    # Weights of few small integers make exact zeros common: of phi, of phi', and of what a gate multiplies.
+    rng = np.random.default_rng(12)
+    block = dg.Block.placed("none", branch=branch, activation=activation)
+    shapes = [("up", (2, 3, 3)), ("down", (2, 3, 3)), ("gate", (2, 3, 3))][
+        : {"linear": 1, "mlp": 2, "gated": 3}[branch]
+    ]
+    weights = dg.Weights(**{name: rng.integers(-1, 2, shape).astype(float) for name, shape in shapes})
+    x, vector = rng.integers(-1, 2, (2, 64, 3)).astype(float)
+    vector[::4, 0], vector[1::4, 1], vector[2::4, 2] = np.nan, np.inf, -np.inf
+    of = {
+        name: (
+            dg.vjp(block, weights, x, vector, backend=name).input_gradient,
+            dg.jvp(block, weights, x, vector, backend=name).output,
+        )
+        for name in ("native", "reference")
+    }
+    for got, want in zip(of["native"], of["reference"], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_statistics_agree_about_values_that_are_not_finite(branch: str, activation: str, dtype: Any) -> None:
     rng = np.random.default_rng(11)

@@ -53,3 +53,10 @@ def test_commands_in_the_tour_parse() -> None:
         if "--help" in arguments:
             continue
         cli._parser().parse_args(arguments)
+
+
+def test_the_sizes_in_the_tour_pass() -> None:
+    sizes = re.findall(r"^depthgauge (transport --depth \d+ --seed \d+)", README, flags=re.MULTILINE)
+    assert sizes
+    for size in sizes:
+        assert cli.main(size.split()) == 0

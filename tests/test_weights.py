@@ -293,6 +293,13 @@ def test_empty_sizes(sizes: tuple[int, int, int], init: str) -> None:
     assert dg.initialize(GATED, *sizes, init=init, rng=[]).replicates == (0,)
 
 
+@pytest.mark.parametrize("sizes", [(10**9, 10**5, 10**5), (10**30, 2, 2), (0, 10**10, 10**10), (1, 2, 10**400)])
+def test_sizes_beyond_any_array_are_named(sizes: tuple[int, int, int]) -> None:
+    depth, width, hidden = sizes
+    with pytest.raises(ValueError, match=rf"depth={depth}, width={width}, hidden={hidden} ask for \d+ bytes"):
+        dg.initialize(dg.Block(), *sizes, rng=0)
+
+
 def test_initialize_refuses() -> None:
     block = dg.Block()
     with pytest.raises(ValueError, match="init='kaiming' is unknown; did you mean 'he'"):

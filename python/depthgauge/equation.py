@@ -10,7 +10,7 @@ One block maps the state `h`, shape (B, d), rows being examples, to `h'`::
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,9 +187,13 @@ class Block:
 
         Raises
         ------
+        TypeError
+            If `fields` is not a mapping, or a value is of the wrong kind.
         ValueError
             If a field is unknown or its value is refused.
         """
+        if not isinstance(fields, Mapping):
+            raise TypeError(f"fields must be a dict of the fields of a Block by name; got {fields!r}")
         names = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
             _arguments.choice("field of Block", name, names)
@@ -207,12 +211,19 @@ class Block:
 
         Raises
         ------
+        TypeError
+            If `text` is not a string, or a value is of the wrong kind.
         ValueError
             If `text` is not a JSON object, a field is unknown, or its value is refused.
         """
         import json
 
-        fields = json.loads(text)
+        if not isinstance(text, str | bytes | bytearray):
+            raise TypeError(f"text must be a string of JSON, as to_json returns; got {text!r}")
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"text is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise ValueError(f"text must be a JSON object, the fields of a Block; got {fields!r}")
         return cls.from_dict(fields)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge import _arguments
-from depthgauge._arrays import Array, broadcast_to, float_array, require_dtype
+from depthgauge._arrays import Array, broadcast_to, float_array, raw_array, require_dtype
 from depthgauge._results import Result, shaped, span
 from depthgauge._stack import build_stack, check_kinds, flat_indices
 from depthgauge.backends import Floats, Indices, Stack, backend_name, get_backend
@@ -429,7 +429,7 @@ def _rows(name: str, value: object, weights: Weights) -> Array:
     array = float_array(name, value)
     require_dtype(name, array, weights.dtype, "weights")
     if array.ndim < 2 or array.shape[-1] != weights.width:
-        hint = "; give one example as one row, x[None]" if array.ndim == 1 else ""
+        hint = f"; give one example as one row, {name}[None]" if array.ndim == 1 else ""
         raise ValueError(f"{name} must have shape (..., B, {weights.width}); got {array.shape}{hint}")
     return array
 
@@ -438,9 +438,13 @@ def _forward_of(
     block: Block, weights: Weights, fwd_or_x: Forward | npt.ArrayLike, backend: str | None, threads: int | None
 ) -> Forward:
     """Return the Forward given, checked, or that of the input given."""
-    if not isinstance(fwd_or_x, Forward):
-        return forward(block, weights, fwd_or_x, backend=backend, threads=threads)
     check_kinds(block, weights)
+    if not isinstance(fwd_or_x, Forward):
+        # Read here, so that messages call the argument by the name it has here.
+        x = raw_array("fwd_or_x", fwd_or_x)
+        if x.ndim == 0 and x.dtype.kind not in "fiubcV":  # no numbers, but some object
+            raise TypeError(f"fwd_or_x must be a Forward or an input array; got {type(fwd_or_x).__name__}")
+        return forward(block, weights, _rows("fwd_or_x", x, weights), backend=backend, threads=threads)
     if fwd_or_x.block != block:
         raise ValueError(f"this Forward is of another block: {fwd_or_x.block.formula()}; got {block.formula()}")
     if fwd_or_x.weights is not weights:

@@ -337,7 +337,7 @@ def initialize(
     TypeError
         If an argument is of the wrong kind.
     ValueError
-        If `init` is unknown, a size is negative, or a linear branch is given m other than d.
+        If `init` is unknown, a size is negative or beyond any array, or a linear branch is given m other than d.
     """
     if not isinstance(block, Block):
         raise TypeError(f"block must be a Block; got {type(block).__name__}")
@@ -352,6 +352,13 @@ def initialize(
     replicated = isinstance(rng, list | tuple) or (isinstance(rng, np.ndarray) and rng.ndim == 1)
     generators = [_generator(item) for item in rng] if replicated else [_generator(rng)]
     matrices = {"linear": ("up",), "mlp": ("up", "down"), "gated": ("up", "gate", "down")}[block.branch]
+    # NumPy's limit, which counts an empty axis as 1; its own message names neither argument nor size.
+    size = target.itemsize * math.prod(max(n, 1) for n in (len(generators), depth, width, hidden))
+    if size > np.iinfo(np.intp).max:
+        raise ValueError(
+            f"depth={depth}, width={width}, hidden={hidden} ask for {size} bytes a field of the weights, "
+            f"more than the {np.iinfo(np.intp).max} that an array may have"
+        )
     drawn = {
         name: np.empty((len(generators), depth, *((hidden, width) if name == "down" else (width, hidden))), target)
         for name in matrices

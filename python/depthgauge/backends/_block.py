@@ -101,8 +101,8 @@ class Layer:
         if at.value is None:
             g_z = _through(at.slope, hidden)
         else:
-            g_value = at.phi * hidden
-            g_z = _through(at.slope, at.value * hidden)
+            g_value = _through(at.phi, hidden)
+            g_z = _through(_through(at.slope, at.value), hidden)
 
         entry = "up" if at.value is None else "gate"
         u = a * (g_z @ _transposed(w[entry]))
@@ -137,7 +137,8 @@ class Layer:
         if at.value is None:
             hidden = _through(at.slope, a * (u @ w["up"]))
         else:
-            hidden = _through(at.slope, a * (u @ w["gate"])) * at.value + at.phi * (a * (u @ w["up"]))
+            gate_slope = _through(at.slope, at.value)
+            hidden = _through(gate_slope, a * (u @ w["gate"])) + _through(at.phi, a * (u @ w["up"]))
         branch = hidden if self.block.branch == "linear" else a * (hidden @ w["down"])
         r = self._affine_jvp("output", at.output, branch)
         total = _times(self.skip_scale, t) + _times(self.branch_scale, r)
@@ -171,7 +172,7 @@ def _times(scale: np.floating, term: Array) -> Array:
 
 
 def _through(slope: Array, v: Array) -> Array:
-    """Return ``phi'(z) * v``, exactly 0 where phi' is, whatever `v`."""
+    """Return ``slope * v``, exactly 0 where the slope is, whatever `v`: phi', or in a gated branch what it scales."""
     return np.where(slope == 0, slope.dtype.type(0), slope * v)
 
 

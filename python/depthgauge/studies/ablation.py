@@ -119,18 +119,19 @@ class Transport:
 
     @property
     def end_rms(self) -> float:
-        """RMS of the last state."""
-        return float(self.forward_rms[-1])
+        """RMS of the last state; inf if the states left the range of float64."""
+        return _grown(self.forward_rms[0], self.forward_rms[-1])
 
     @property
     def drift(self) -> float:
-        """Largest over smallest RMS of the states; inf if a state is all zero."""
-        return _ratio(self.forward_rms.max(), self.forward_rms.min())
+        """Largest over smallest RMS of the states; inf if a state is all zero or they left the range of float64."""
+        # fmin passes over the NaN that an overflow leaves behind.
+        return _ratio(_grown(self.forward_rms[0], self.forward_rms.max()), np.fmin.reduce(self.forward_rms))
 
     @property
     def gradient_ratio(self) -> float:
-        """Gradient RMS at the input over that at the output."""
-        return _ratio(self.gradient_rms[0], self.gradient_rms[-1])
+        """Gradient RMS at the input over that at the output; inf if the gradient left the range of float64."""
+        return _ratio(_grown(self.gradient_rms[-1], self.gradient_rms[0]), self.gradient_rms[-1])
 
     def summary(self) -> dict[str, Any]:
         """Return the figures of this configuration as plain data."""
@@ -347,6 +348,11 @@ def _draw(
     gradient = rng.standard_normal((batch, width))
     gradient /= np.sqrt(np.mean(gradient**2))
     return x, dg.Weights(up, down), gradient
+
+
+def _grown(start: float, value: float) -> float:
+    """Return `value`, inf for a NaN that came of a finite `start`: past the range, inf - inf follows within a block."""
+    return math.inf if math.isnan(value) and math.isfinite(start) else float(value)
 
 
 def _ratio(numerator: float, denominator: float) -> float:
