@@ -2,29 +2,77 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
 
-#if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
-#endif
+#include <sched.h>
 
 namespace depthgauge {
 namespace {
 
-// A stack's layers follow each other within microseconds, so a worker looks for the next piece of work this often
-// before it sleeps.
-constexpr int kSpins = 2000;
+// The parts of a call, and often the calls, follow each other within a fraction of a millisecond, where waking a
+// sleeping thread can take as long; so a worker looks for the next piece of work this often before it sleeps.  It
+// yields now and then, so that spinning costs nothing where there are more threads than CPUs.
+constexpr int kSpins = 10000;
+constexpr int kSpinsBetweenYields = 64;
 
-inline void relax() {
+inline void relax(int spin) {
+  if (spin % kSpinsBetweenYields == kSpinsBetweenYields - 1) {
+    std::this_thread::yield();
+    return;
+  }
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
 }
+
+// Some schedulers wake a thread on the caller's CPU, and move it only milliseconds later, when a short call is over.  So
+// a worker is told where to go before it is woken, and is free again as soon as it runs.
+class Placement {
+ public:
+#if defined(__linux__)
+  // In the worker: where it runs.
+  void note() { cpu_ = sched_getcpu(); }
+  // In the caller: keeps the `number`th worker, asleep or looking for work, off the caller's CPU.
+  void keep_off_caller(pthread_t worker, int number, bool asleep) {
+    const int here = sched_getcpu();
+    if (!asleep && cpu_ != here) return;
+    if (sched_getaffinity(0, sizeof allowed_, &allowed_) != 0 || CPU_COUNT(&allowed_) < 2) return;
+    int cpu = cpu_;
+    if (cpu < 0 || cpu == here || !CPU_ISSET(cpu, &allowed_)) {
+      int skip = (number - 1) % (CPU_COUNT(&allowed_) - 1);
+      cpu = here;
+      do {
+        cpu = (cpu + 1) % CPU_SETSIZE;
+      } while (cpu == here || !CPU_ISSET(cpu, &allowed_) || skip-- > 0);
+    }
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    held_ = pthread_setaffinity_np(worker, sizeof one, &one) == 0;
+  }
+  // In the worker, running again: from here on the scheduler is free to choose.
+  void release() {
+    if (held_) pthread_setaffinity_np(pthread_self(), sizeof allowed_, &allowed_);
+    held_ = false;
+  }
+
+ private:
+  int cpu_ = -1;
+  bool held_ = false;
+  cpu_set_t allowed_;
+#else
+  void note() {}
+  void keep_off_caller(pthread_t, int, bool) {}
+  void release() {}
+#endif
+};
 
 class Pool {
  public:
@@ -45,6 +93,8 @@ class Pool {
       limit_ = threads - 1;
       next_.store(0, std::memory_order_relaxed);
       failure_ = nullptr;
+      for (Worker& w : crew_)
+        if (w.number <= limit_) w.placement.keep_off_caller(w.handle, w.number, w.asleep);
       open_ = true;
       generation_.fetch_add(1, std::memory_order_release);
     }
@@ -55,7 +105,7 @@ class Pool {
     open_ = false;
     for (int i = 0; joined_ > 0 && i < kSpins; ++i) {
       lock.unlock();
-      relax();
+      relax(i);
       lock.lock();
     }
     done_.wait(lock, [&] { return joined_ == 0; });
@@ -65,6 +115,13 @@ class Pool {
   std::exception_ptr take_failure() { return std::exchange(failure_, nullptr); }
 
  private:
+  struct Worker {
+    int number;
+    pthread_t handle;
+    Placement placement;
+    bool asleep;
+  };
+
   void drain(int worker) {
     for (;;) {
       const int64_t i = next_.fetch_add(1, std::memory_order_relaxed);
@@ -81,10 +138,21 @@ class Pool {
 
   void work(int worker) {
     uint64_t seen = 0;
+    Worker* self = nullptr;
+    {
+      std::lock_guard lock(mutex_);
+      self = &crew_.emplace_back(Worker{worker, pthread_self(), {}, false});
+      self->placement.note();
+    }
     for (;;) {
-      for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) relax();
+      for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) relax(i);
       std::unique_lock lock(mutex_);
+      self->asleep = true;
+      self->placement.note();
       wake_.wait(lock, [&] { return generation_.load(std::memory_order_relaxed) != seen; });
+      self->asleep = false;
+      self->placement.release();
+      self->placement.note();
       seen = generation_.load(std::memory_order_relaxed);
       if (!open_ || worker > limit_) continue;
       ++joined_;
@@ -102,6 +170,7 @@ class Pool {
   std::atomic<int64_t> next_{0};
   // Guarded by the mutex, or constant while a call runs.
   bool open_ = false;
+  std::deque<Worker> crew_;  // does not move what it holds
   int workers_ = 0, limit_ = 0, joined_ = 0;
   int64_t count_ = 0;
   void (*task_)(void*, int64_t, int) = nullptr;
