@@ -15,7 +15,8 @@ import depthgauge as dg
 def test_a_branch_scale_of_zero_leaves_the_branch_out_of_derivatives(branch: str, poison: float, backend: str) -> None:
     block = dg.Block(branch=branch, activation="gelu", pre_norm="none", branch_scale=(0.0, 0.5))
     clean = dg.initialize(block, 2, 4, rng=0)
-    poisoned = dg.Weights(**{name: np.array(array) for name, array in clean.items()})
+    copies: dict[str, Any] = {name: np.array(array) for name, array in clean.items()}
+    poisoned = dg.Weights(**copies)
     poisoned.up[0, 0, 0] = poison
     x, g = np.random.default_rng(1).standard_normal((2, 3, 4))
     want = dg.vjp(block, clean, x, g, weight_grads=True, backend=backend)

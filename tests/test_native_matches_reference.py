@@ -265,7 +265,8 @@ def test_derivatives_agree_about_values_that_are_not_finite(branch: str, activat
     shapes = [("up", (2, 3, 3)), ("down", (2, 3, 3)), ("gate", (2, 3, 3))][
         : {"linear": 1, "mlp": 2, "gated": 3}[branch]
     ]
-    weights = dg.Weights(**{name: rng.integers(-1, 2, shape).astype(float) for name, shape in shapes})
+    fields: dict[str, Any] = {name: rng.integers(-1, 2, shape).astype(float) for name, shape in shapes}
+    weights = dg.Weights(**fields)
     x, vector = rng.integers(-1, 2, (2, 64, 3)).astype(float)
     vector[::4, 0], vector[1::4, 1], vector[2::4, 2] = np.nan, np.inf, -np.inf
     of = {
