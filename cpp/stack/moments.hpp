@@ -256,6 +256,13 @@ DG_INLINE void totals_of(int64_t d, int examples, RowOf row, double* totals) {
   for (; k < d; ++k) totals[k] = across(fold(row(k)));
 }
 
+// The same times `scale`; a scale of 0 leaves the sums out, infinities and all.
+template <class T, class RowOf>
+DG_INLINE void scaled_totals_of(int64_t d, int examples, double scale, RowOf row, double* totals) {
+  if (scale != 0) totals_of<T>(d, examples, row, totals);
+  for (int64_t k = 0; k < d; ++k) totals[k] = scale == 0 ? 0 : totals[k] * scale;
+}
+
 template <class T>
 void group_moments(const T* group, int64_t d, int examples, Moments* m, Pool* p, double* totals) {
   MomentSum<T> sum;

@@ -110,7 +110,7 @@ struct Shrink<float> {
   static constexpr float above = 0x1p100f, factor = 0x1p-40f;
 };
 
-// Finds the factors of one group: `m` are the moments of x, used by the kinds that do not center.
+// Finds the factors of one group: `m` are the moments of x.
 template <class T>
 void find_factors(Norm kind, double eps, const T* x, int64_t d, const Moments& m, NormFactors<T>* f) {
   for (int i = 0; i < kLanes<T>; ++i) {
@@ -262,24 +262,12 @@ template <class T>
 void norm_parameter_sums(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* t, double scale,
                          int examples, double* gain, double* shift) {
   if (eq.width == 0) return;
-  if (scale == 0) {
-    for (int64_t k = 0; k < eq.width; ++k) {
-      if (gain) gain[k] = 0;
-      if (shift) shift[k] = 0;
-    }
-    return;
-  }
   const auto row = [&](int64_t k) { return load_row(t + k * kLanes<T>); };
-  const auto rescale = [&](double* sums) {
-    for (int64_t k = 0; k < eq.width; ++k) sums[k] *= scale;
-  };
-  if (shift) {
-    totals_of<T>(eq.width, examples, row, shift);
-    rescale(shift);
-  }
+  const auto sum = [&](auto of, double* totals) { scaled_totals_of<T>(eq.width, examples, scale, of, totals); };
+  if (shift) sum(row, shift);
   if (!gain) return;
   if (kind == Norm::none) {
-    totals_of<T>(eq.width, examples, [&](int64_t k) { return row(k) * load_row(x + k * kLanes<T>); }, gain);
+    sum([&](int64_t k) { return row(k) * load_row(x + k * kLanes<T>); }, gain);
   } else if (kind == Norm::dyt) {
     const Vec<T> alpha = splat(static_cast<T>(eq.dyt_alpha));
     const auto product = [&](int64_t k) {
@@ -287,12 +275,11 @@ void norm_parameter_sums(Norm kind, const Equation& eq, const T* x, const NormFa
       for (int i = 0; i < kVectors; ++i) y.v[i] = tanh(alpha * y.v[i]);
       return row(k) * y;
     };
-    totals_of<T>(eq.width, examples, product, gain);
+    sum(product, gain);
   } else {
     const Normalized<T> hat(kind, x, *f);
-    totals_of<T>(eq.width, examples, [&](int64_t k) { return row(k) * hat(load_row(x + k * kLanes<T>)); }, gain);
+    sum([&](int64_t k) { return row(k) * hat(load_row(x + k * kLanes<T>)); }, gain);
   }
-  rescale(gain);
 }
 
 }  // namespace

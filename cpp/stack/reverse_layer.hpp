@@ -69,13 +69,8 @@ void scale_gradients(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& j
 
 template <class T>
 DG_INLINE void sums_if_wanted(const T* group, int64_t n, double scale, int examples, double* sums) {
-  if (!sums) return;
-  if (scale == 0) {
-    for (int64_t k = 0; k < n; ++k) sums[k] = 0;
-    return;
-  }
-  totals_of<T>(n, examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(group + k * kLanes<T>); }, sums);
-  for (int64_t k = 0; k < n; ++k) sums[k] *= scale;
+  const auto row = [&](int64_t k) DG_INLINE_LAMBDA { return load_row(group + k * kLanes<T>); };
+  if (sums) scaled_totals_of<T>(n, examples, scale, row, sums);
 }
 
 // gradient at the state = N_pre'^T(a du) + skip_scale * dy; without the first where the branch is left out.
