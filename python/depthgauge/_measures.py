@@ -48,20 +48,13 @@ def measures_of_values(values: Array, exponent: Indices) -> dict[str, Floats]:
     found = _unmeasured(*values.shape)
     for block in _blocks(*values.shape):
         s = _columns(values[block])
-        largest, smallest = s[0], s[-1]
-        scale = np.where(largest > 0, largest, 1)
-        r = s / scale
-        log_r = np.log(r)
-        limits = np.finfo(np.float64)
-        if np.any(r[-1] < limits.tiny):  # a quotient below the normal range says little or nothing of its logarithm
-            log_r = np.where((r < limits.tiny) & (s > 0), np.log(s) - np.log(scale), log_r)
-        _measure(
-            {name: array[block] for name, array in found.items()},
-            r,
-            log_r,
-            log_max=np.log(largest) + exponent[block] * math.log(2),
-            condition=largest / smallest,
-        )
+        r = s / np.where(s[0] > 0, s[0], 1)
+        log_s, log_r = np.log(s), np.log(r)
+        tiny = np.finfo(np.float64).tiny
+        if np.any(r[-1] < tiny):  # a quotient below the normal range says little or nothing of its logarithm
+            log_r = np.where((r < tiny) & (s > 0), log_s - log_s[0], log_r)
+        log_s += exponent[block] * math.log(2)
+        _measure({name: array[block] for name, array in found.items()}, r, log_r, log_s, s[0] / s[-1])
     return found
 
 
@@ -72,36 +65,30 @@ def measures_of_logs(logs: Array) -> dict[str, Floats]:
     """
     found = _unmeasured(*logs.shape)
     for block in _blocks(*logs.shape):
-        columns = _columns(logs[block])
-        log_max = columns[0]
-        log_r = columns - np.where(np.isfinite(log_max), log_max, 0)
-        _measure(
-            {name: array[block] for name, array in found.items()},
-            np.exp(log_r),
-            log_r,
-            log_max=log_max,
-            condition=np.exp(-log_r[-1]),
-        )
+        log_s = _columns(logs[block])
+        log_r = log_s - np.where(log_s[0] > -np.inf, log_s[0], 0)
+        _measure({name: array[block] for name, array in found.items()}, np.exp(log_r), log_r, log_s, np.exp(-log_r[-1]))
     return found
 
 
-def _measure(into: dict[str, Floats], r: Array, log_r: Array, *, log_max: Array, condition: Array) -> None:
-    """Fill `into` from r = s / max(s) and its logarithm, both (p, N)."""
+def _measure(into: dict[str, Floats], r: Array, log_r: Array, log_s: Array, condition: Array) -> None:
+    """Fill `into` from r = s / max(s) and logarithms, each (p, N)."""
     full = len(r)
-    r_log_r = r * np.maximum(log_r, _LEAST_LOG)
     squares = r * r
+    r_log_r = np.maximum(log_r, _LEAST_LOG)
+    r_log_r *= r
     sum_r, sum_squares = _sum(r), _sum(squares)
     into["effective_rank"][:] = _clip(sum_r * np.exp(-_sum(r_log_r) / sum_r), full)
-    into["effective_rank_of_squares"][:] = _clip(
-        sum_squares * np.exp(-2 * _sum(r * r_log_r) / sum_squares), full
-    )
+    r_log_r *= r
+    into["effective_rank_of_squares"][:] = _clip(sum_squares * np.exp(-2 * _sum(r_log_r) / sum_squares), full)
     into["stable_rank"][:] = sum_squares
-    into["participation_ratio"][:] = _clip(sum_squares**2 / _sum(squares * squares), full)
+    squares *= squares
+    into["participation_ratio"][:] = _clip(sum_squares * sum_squares / _sum(squares), full)
     into["condition"][:] = condition
     into["log_spread"][:] = 0 - log_r[-1]  # not the -0.0 of a negated 0
-    into["log_max"][:] = log_max
-    np.add(log_r, np.where(np.isfinite(log_max), log_max, 0), out=into["log_singular_values"].T)
-    zero = log_max == -np.inf
+    into["log_max"][:] = log_s[0]
+    into["log_singular_values"][:] = log_s.T
+    zero = r[0] == 0
     if np.any(zero):
         for name in ("effective_rank", "effective_rank_of_squares", "stable_rank", "participation_ratio"):
             into[name][zero] = 0
