@@ -291,14 +291,19 @@ def _result(
     measures: dict[str, Floats], values: Array, converged: npt.NDArray[np.bool_], shape: tuple[int, ...]
 ) -> Spread:
     full = values.shape[-1]
-    fields: dict[str, Any] = {
-        name: shaped(array, shape if array.ndim == 1 else (*shape, full))[()] for name, array in measures.items()
-    }
+
+    def of_matrices(array: Array) -> Any:
+        found = shaped(array, shape)
+        return found if shape else found[()]
+
+    logs = shaped(measures.pop("log_singular_values"), (*shape, full))
+    fields: dict[str, Any] = {name: of_matrices(array) for name, array in measures.items()}
     return Spread(
         **fields,
-        full_rank=np.full(shape, full, np.int64)[()],
+        full_rank=of_matrices(np.full(shape, full, np.int64)),
         singular_values=shaped(values, (*shape, full)),
-        converged=shaped(converged, shape)[()],
+        log_singular_values=logs,
+        converged=of_matrices(converged),
     )
 
 
