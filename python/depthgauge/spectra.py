@@ -14,7 +14,7 @@ from depthgauge import _arguments
 from depthgauge._arrays import Array, float_array, require_dtype
 from depthgauge._measures import measures_of_logs, measures_of_values
 from depthgauge._results import Result, shaped
-from depthgauge.backends import Backend, Floats, Indices, SingularArrays, get_backend
+from depthgauge.backends import Floats, Indices, SingularArrays, get_backend
 
 
 @dataclass(frozen=True, eq=False, repr=False)
