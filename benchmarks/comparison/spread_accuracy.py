@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import sys
@@ -30,7 +31,8 @@ def accuracy_report(sizes: Sequence[int] | None, dtypes: Sequence[str]) -> tuple
     """Return the comparison as text and as plain data, and whether depthgauge keeps to the bound."""
     truth = _load_truth()
     contenders: dict[str, Callable[[Array], Any]] = {"depthgauge": depthgauge_step, "NumPy": numpy_step}
-    if importlib.util.find_spec("torch"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch")
         contenders["torch"] = torch_step
     errors: list[dict[str, Any]] = []
     for dtype in dtypes:
