@@ -19,8 +19,8 @@ def exact_singular_values(a: Array) -> Array:
     """Return the singular values of each matrix of a stack (..., n, k), descending, shape (..., min(n, k)).
 
     float32 is computed in float64, float64 in `numpy.longdouble`; errors are a few eps of that type times the largest
-    value.  Entries must be finite.  Columns are rotated in pairs until all are orthogonal to working precision; disjoint
-    pairs, in the order of a round-robin tournament, are rotated at once.
+    value.  Entries must be finite.  Columns are rotated in pairs until all are orthogonal to working precision;
+    disjoint pairs, in the order of a round-robin tournament, are rotated at once.
     """
     wide = np.dtype(np.float64 if a.dtype == np.float32 else np.longdouble)
     if a.shape[-2] < a.shape[-1]:
@@ -34,9 +34,9 @@ def exact_singular_values(a: Array) -> Array:
     x = np.ldexp(x, -exponent[:, None, None])
     if columns > 1:
         _orthogonalize(x)
-    values = np.sqrt(np.sum(x * x, axis=-1))
-    values = np.ldexp(-np.sort(-values, axis=-1)[:, :columns], exponent[:, None])
-    return values.reshape(*leading, columns)
+    norms = np.sqrt(np.sum(x * x, axis=-1))
+    values: Array = np.ldexp(-np.sort(-norms, axis=-1)[:, :columns], exponent[:, None])
+    return np.reshape(values, (*leading, columns))
 
 
 def _orthogonalize(x: Array) -> None:
@@ -44,32 +44,36 @@ def _orthogonalize(x: Array) -> None:
     count = x.shape[1]
     eps = np.finfo(x.dtype).eps
     # What an inner product may be before it counts, relative to the longer of its vectors.
-    floor = eps * np.sqrt(np.max(np.sum(x * x, axis=-1), axis=-1, initial=0))[:, None]
+    floor = eps * np.sqrt(np.max(np.sum(x * x, axis=-1), axis=-1))
     order = np.arange(count)
+    active = np.arange(len(x))
     for _ in range(_SWEEPS):
-        rotated = False
+        rotated = np.zeros(len(active), np.bool_)
+        part = x[active]
         for _ in range(count - 1):
-            first, second = order[: count // 2], order[: count // 2 - 1 : -1]
-            rotated |= _rotate(x, first, second, eps, floor)
+            rotated |= _rotate(part, order[: count // 2], order[: count // 2 - 1 : -1], eps, floor[active])
             order[1:] = np.roll(order[1:], 1)
-        if not rotated:
+        x[active] = part
+        active = active[rotated]
+        if not active.size:
             return
     raise AssertionError("Jacobi did not converge")
 
 
-def _rotate(x: Array, first: Array, second: Array, eps: Any, floor: Array) -> bool:
+def _rotate(x: Array, first: Array, second: Array, eps: Any, floor: Array) -> Array:
+    """Rotate the pairs (first, second) that are not orthogonal; return which members had any."""
     p, q = x[:, first], x[:, second]
     pp, qq, pq = np.sum(p * p, axis=-1), np.sum(q * q, axis=-1), np.sum(p * q, axis=-1)
-    longer = np.sqrt(np.maximum(pp, qq))
-    due = (np.abs(pq) > eps * np.sqrt(pp) * np.sqrt(qq) * np.sqrt(x.shape[-1])) & (np.abs(pq) > floor * longer)
-    if not np.any(due):
-        return False
-    zeta = (qq - pp) / np.where(due, 2 * pq, 1)
-    t = np.where(zeta < 0, -1, 1) / (np.abs(zeta) + np.sqrt(1 + zeta * zeta))
-    t = np.where(due, t, 0)[..., None]
+    significant = np.maximum(eps * np.sqrt(x.shape[-1] * pp * qq), floor[:, None] * np.sqrt(np.maximum(pp, qq)))
+    member, pair = np.nonzero(np.abs(pq) > significant)
+    p, q = p[member, pair], q[member, pair]
+    zeta = (qq[member, pair] - pp[member, pair]) / (2 * pq[member, pair])
+    t = (np.where(zeta < 0, -1, 1) / (np.abs(zeta) + np.sqrt(1 + zeta * zeta)))[:, None]
     c = 1 / np.sqrt(1 + t * t)
-    x[:, first], x[:, second] = c * (p - t * q), c * (q + t * p)
-    return True
+    x[member, first[pair]], x[member, second[pair]] = c * (p - t * q), c * (q + t * p)
+    rotated = np.zeros(len(x), np.bool_)
+    rotated[member] = True
+    return rotated
 
 
 def kinds_of_matrices(rng: np.random.Generator, rows: int, columns: int) -> dict[str, Array]:
@@ -84,12 +88,12 @@ def kinds_of_matrices(rng: np.random.Generator, rows: int, columns: int) -> dict
         return np.asarray((left * values) @ right.T)
 
     fall = 10.0 ** -np.linspace(0, 20, max(rows, columns))
-    product = gaussian() / np.sqrt(rows)
-    residual = np.eye(rows, columns)
+    product, residual = gaussian(small), np.eye(small, columns)
     for _ in range(12):
-        weights = gaussian(rows, rows) / np.sqrt(rows)
-        product = (np.sqrt(2) * weights * (rng.random((rows, 1)) < 0.5)) @ product
+        weights = gaussian(small, small) / np.sqrt(small)
+        product = (np.sqrt(2) * weights * (rng.random((small, 1)) < 0.5)) @ product
         residual = residual + 0.3 * weights @ residual
+    first = gaussian(rows, small)
     return {
         "gaussian": gaussian(),
         "rows graded": gaussian() * fall[:rows, None],
@@ -103,6 +107,6 @@ def kinds_of_matrices(rng: np.random.Generator, rows: int, columns: int) -> dict
         "ones": np.ones((rows, columns)),
         "diagonal": np.eye(rows, columns) * rng.integers(1, 4, columns),
         "bidiagonal": np.triu(np.tril(np.ones((rows, columns)), 1)),
-        "relu product": product,
-        "residual product": residual,
+        "relu product": first @ product,
+        "residual product": np.eye(rows, small) @ residual,
     }

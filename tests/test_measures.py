@@ -147,7 +147,8 @@ def test_logs_of_any_size() -> None:
 def test_rows_of_zeros_and_of_what_is_not_finite(name: str, dtype: np.dtype[Any]) -> None:
     zero = 0.0 if name == "singular_values" else -np.inf
     rows = [[zero] * 3, [1, 1, 1], [1, np.nan, 2], [1, 2, np.inf], [2, zero, 2]]
-    s = dg.spread(**{name: np.array(rows, dtype)})
+    argument: dict[str, Any] = {name: np.array(rows, dtype)}
+    s = dg.spread(**argument)
     assert s.singular_values.dtype == dtype
     assert s.log_singular_values.dtype == np.float64
     assert np.all(s.converged)

@@ -16,20 +16,16 @@ from problems import Array, assert_same_bits
 from test_arguments import BAD_ARRAYS, LAYOUTS, Capsule, Exporter
 
 import depthgauge as dg
-import depthgauge.backends.native
+from depthgauge import _core
 
-BACKENDS = tuple(
-    b
-    for b in dg.available_backends()
-    if b == "reference" or hasattr(dg.backends.native._core, "singular_values_float64")
-)  # XXX
+BACKENDS = ("native", "reference") if hasattr(_core, "singular_values_float64") else ("reference",)
 
-# Errors in eps times the largest value, over the root of the larger dimension.  LAPACK goes beyond ours on clusters.
-BOUND = {"native": 8, "reference": 32}
+# Errors in eps times the largest value, over the root of the larger dimension.
+BOUND = 8
 
 # One of each way there may be to compute: lanes of every fill, vectors along columns, tall ones reduced first.
-SQUARE = (*range(1, 19), 31, 32, 33, 47, 63, 64, 65)
-OBLONG = ((1, 7), (7, 1), (5, 33), (33, 5), (16, 17), (17, 16), (48, 32), (70, 32), (32, 70), (64, 65), (2000, 3))
+SQUARE = (*range(1, 18), 31, 32, 33, 47, 66)
+OBLONG = ((1, 7), (7, 1), (5, 33), (33, 5), (16, 17), (17, 16), (48, 32), (70, 32), (32, 70), (2000, 3))
 LARGE = (96, 97, 127, 128, 129, 256)
 
 
@@ -54,6 +50,26 @@ def orthogonal(rng: np.random.Generator, count: int, size: int) -> Array:
     return np.linalg.qr(rng.standard_normal((count, size, size)))[0]
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (8, 3), (4, 9)], ids=str)
+def test_the_truth_is_true(shape: tuple[int, int]) -> None:
+    mp = pytest.importorskip("mpmath")
+    for kind, a in kinds_of_matrices(np.random.default_rng(shape), *shape).items():
+        with mp.workdps(50):
+            want = mp.svd_r(mp.matrix(a.tolist()), compute_uv=False)
+            for got, value in zip(exact_singular_values(a), want, strict=True):
+                mantissa, exponent = np.frexp(got)  # mpmath reads a long double as a double
+                high = float(mantissa)
+                exact = mp.ldexp(mp.mpf(high) + mp.mpf(float(mantissa - high)), int(exponent))
+                assert abs(exact - value) <= 8 * float(np.finfo(np.longdouble).eps) * want[0], kind
+        single = a.astype(np.float32)
+        np.testing.assert_allclose(
+            exact_singular_values(single),
+            exact_singular_values(single.astype(np.float64)).astype(np.float64),
+            rtol=0,
+            atol=1e-14 * float(want[0]),
+        )
+
+
 @pytest.mark.parametrize("shape", [*((size, size) for size in SQUARE), *OBLONG], ids=str)
 def test_errors_of_every_kind_of_matrix(shape: tuple[int, int], dtype: np.dtype[Any], backend: str) -> None:
     kinds = kinds_of_matrices(np.random.default_rng(shape), *shape)
@@ -63,7 +79,7 @@ def test_errors_of_every_kind_of_matrix(shape: tuple[int, int], dtype: np.dtype[
     assert np.all(np.diff(got) <= 0)
     assert np.all(got >= 0)
     found = errors(got, exact_of(shape, dtype, a))
-    limit = BOUND[backend] * np.sqrt(max(shape))
+    limit = BOUND * np.sqrt(max(shape))
     assert np.all(found <= limit), {kind: error for kind, error in zip(kinds, found, strict=True) if error > limit}
 
 
@@ -79,14 +95,14 @@ def exact_of(shape: tuple[int, int], dtype: np.dtype[Any], a: Array) -> Array:
 
 
 @pytest.mark.parametrize("size", LARGE)
-def test_large_matrices(size: int, dtype: np.dtype[Any], backend: str) -> None:
+def test_large_matrices(size: int, dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(size)
     values = np.sort(rng.random((2, size)) + 0.01)[:, ::-1]
     left, right = orthogonal(rng, 2, size), orthogonal(rng, 2, size)
     a = ((left * values[:, None]) @ right).astype(dtype)
     # The construction rounds, and so does LAPACK, by which float32 is judged in double.
     want = values if dtype == np.float64 else np.linalg.svd(a.astype(np.float64), compute_uv=False)
-    assert np.max(errors(dg.singular_values(a, backend=backend), want)) <= 8 * np.sqrt(size)
+    assert np.max(errors(dg.singular_values(a, backend="native"), want)) <= BOUND * np.sqrt(size)
 
 
 @given(
@@ -101,13 +117,15 @@ def test_errors_of_anything_finite(a: Array) -> None:
     for backend in BACKENDS:
         got = dg.singular_values(a, backend=backend)
         slack = 4 * 5e-324 / np.where(want[..., 0] > 0, want[..., 0], 1) / np.finfo(np.float64).eps
-        assert np.all(errors(got, want) <= BOUND[backend] * np.sqrt(max(a.shape)) + slack)
+        assert np.all(errors(got, want) <= BOUND * np.sqrt(max(a.shape)) + slack)
 
 
 def test_poisoned_members_are_nan_and_their_neighbours_what_they_are_alone(backend: str) -> None:
     a = np.stack([np.diag([3.0, 2.0, 1.0]), np.full((3, 3), np.nan), np.eye(3)])
     s = dg.spread(a, backend=backend)
-    np.testing.assert_allclose(s.singular_values, [[3, 2, 1], [np.nan] * 3, [1, 1, 1]], rtol=4e-16)
+    np.testing.assert_allclose(
+        s.singular_values, [[3.0, 2.0, 1.0], [np.nan, np.nan, np.nan], [1.0, 1.0, 1.0]], rtol=4e-16
+    )
     np.testing.assert_allclose(s.effective_rank, [2.7494593, np.nan, 3], rtol=1e-7)
     assert s.converged.all()
     for name, array in s.to_dict().items():
@@ -153,7 +171,7 @@ def test_matrices_whose_values_are_plain(size: int, dtype: np.dtype[Any], backen
     s = dg.spread(a.astype(dtype), backend=backend)
     one = np.zeros(size)
     one[0] = size
-    limit = BOUND[backend] * np.sqrt(size) * np.finfo(dtype).eps
+    limit = BOUND * np.sqrt(size) * np.finfo(dtype).eps
     assert_same_bits(s.singular_values[0], np.zeros(size, dtype))
     for member, want in ((1, one), (2, np.ones(size)), (3, np.ones(size)), (5, np.full(size, 5))):
         np.testing.assert_allclose(s.singular_values[member], want, rtol=0, atol=limit * want[0])
@@ -200,13 +218,13 @@ def test_the_ends_of_the_range(dtype: np.dtype[Any], backend: str) -> None:
     assert_same_bits(s.condition, normal.condition)
 
 
-@pytest.mark.parametrize("size", [3, 8, 33, 100])
+@pytest.mark.parametrize("size", [3, 8, 33, 70])
 def test_rotations_and_permutations_change_nothing_but_rounding(size: int, backend: str) -> None:
     rng = np.random.default_rng(size)
     kinds = kinds_of_matrices(rng, size, size)
     a = np.stack(list(kinds.values()))
     want = dg.singular_values(a, backend=backend)
-    limit = 3 * BOUND[backend] * np.sqrt(size)
+    limit = 3 * BOUND * np.sqrt(size)
     rows, columns = rng.permutation(size), rng.permutation(size)
     turned = orthogonal(rng, 1, size) @ a @ orthogonal(rng, 1, size)
     for changed in (a[:, rows][:, :, columns], -a, a.swapaxes(1, 2), a[:, ::-1], turned):
@@ -223,7 +241,7 @@ def test_an_oblong_matrix_and_its_transpose_agree_to_the_bit(dtype: np.dtype[Any
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_any_layout_gives_the_same_bits(layout: str, dtype: np.dtype[Any], backend: str) -> None:
-    for shape in ((7, 5, 9), (9, 5), (2, 3, 16, 16), (3, 33, 33), (2, 130, 129)):
+    for shape in ((7, 5, 9), (9, 5), (2, 3, 16, 16), (3, 33, 33), (1, 130, 129)):
         a = np.random.default_rng(2).standard_normal(shape).astype(dtype)
         before = a.copy()
         got = dg.singular_values(LAYOUTS[layout](a), backend=backend)
@@ -242,19 +260,19 @@ def test_broadcast_stacks_are_read(dtype: np.dtype[Any], backend: str) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 3), (4, 4), (8, 8), (16, 16), (33, 33), (96, 96), (129, 129), (60, 9)], ids=str)
 def test_batch_and_threads_change_no_bit(
-    shape: tuple[int, int], dtype: np.dtype[Any], backend: str, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, int], dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEPTHGAUGE_NUM_THREADS", "7")
     count = 37 if shape[0] < 90 else 9
     a = gaussians(count, *shape, dtype)
     a[5] *= dtype.type(1e-30)  # another scale, another number of steps
     a[2] = 0
-    want = dg.spread(a, backend=backend, threads=1).to_dict()
+    want = dg.spread(a, backend="native", threads=1).to_dict()
     for threads in (2, 3, 7):
-        for name, array in dg.spread(a, backend=backend, threads=threads).to_dict().items():
+        for name, array in dg.spread(a, backend="native", threads=threads).to_dict().items():
             assert_same_bits(array, want[name], f"{name}, {threads} threads")
     for part in (slice(0, 1), slice(5, 6), slice(3, 20), slice(None, None, -1), slice(1, None, 3)):
-        for name, array in dg.spread(a[part], backend=backend).to_dict().items():
+        for name, array in dg.spread(a[part], backend="native").to_dict().items():
             assert_same_bits(array, np.ascontiguousarray(want[name][part]), f"{name}, {part}")
 
 
@@ -434,11 +452,11 @@ def test_wrong_arguments_say_what_they_should_be() -> None:
     ):
         for accuracy in ("absolute", "relative"):
             with pytest.raises(kind, match=message):
-                dg.singular_values(np.eye(2), accuracy=accuracy, **options)  # type: ignore[call-overload]
+                dg.singular_values(np.eye(2), accuracy=accuracy, **options)
         with pytest.raises(kind, match=message):
-            dg.spread(singular_values=[1.0], **options)  # type: ignore[arg-type]
+            dg.spread(singular_values=[1.0], **options)
         with pytest.raises(kind, match=message):
-            dg.spread_ragged([np.eye(2)], **options)  # type: ignore[arg-type]
+            dg.spread_ragged([np.eye(2)], **options)
 
 
 def test_spread_takes_one_argument() -> None:
@@ -465,7 +483,7 @@ def test_torch_tensors_are_read_and_gradients_refused(backend: str) -> None:
     torch = pytest.importorskip("torch")
     a = gaussians(3, 4, 5, np.float32)
     tensor = torch.from_numpy(a.copy())
-    assert_same_bits(dg.singular_values(tensor.mT, backend=backend), dg.singular_values(a.mT, backend=backend))
+    assert_same_bits(dg.singular_values(tensor.mT, backend=backend), dg.singular_values(a.swapaxes(1, 2), backend=backend))
     with pytest.raises(TypeError, match=r"a is a tensor that requires grad; pass a\.detach"):
         dg.spread(tensor.requires_grad_(), backend=backend)
 

@@ -14,7 +14,7 @@ from depthgauge import _arguments
 from depthgauge._arrays import Array, float_array, require_dtype
 from depthgauge._measures import measures_of_logs, measures_of_values
 from depthgauge._results import Result, shaped
-from depthgauge.backends import Backend, Floats, Indices, SingularArrays, get_backend
+from depthgauge.backends import Floats, Indices, SingularArrays, get_backend
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -224,23 +224,22 @@ def spread_ragged(
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, item in enumerate(items):
         groups.setdefault(tuple(sorted(item.shape, reverse=True)), []).append(index)
-    count, full = len(items), max((shape[1] for shape in groups), default=0)
-    merged = _result(
-        measures_of_values(np.full((count, full), np.nan), np.zeros(count, np.int64)),
-        np.full((count, full), np.nan, items[0].dtype if items else np.float64),
-        np.ones(count, np.bool_),
-        (count,),
-    )
-    for (rows, columns), members in groups.items():
-        stack = np.empty((len(members), rows, columns), items[0].dtype)
+    dtype = items[0].dtype if items else np.dtype(np.float64)
+    full = max((shape[1] for shape in groups), default=0)
+    merged: dict[str, Array] = {}
+    for shape, members in (groups or {(0, 0): []}).items():
+        stack = np.empty((len(members), *shape), dtype)
         for matrix, member in zip(stack, members, strict=True):
             item = items[member]
-            matrix[...] = item if item.shape == matrix.shape else item.T
+            matrix[...] = item if item.shape == shape else item.T
         part = _spread(implementation.singular_values(stack, threads=workers), (len(members),))
+        places = np.array(members, np.intp)
         for name, array in part.to_dict().items():
-            target = getattr(merged, name)
-            target[(members, slice(columns)) if array.ndim == 2 else members] = array
-    return merged
+            if name not in merged:
+                padded = (len(items), full) if array.ndim == 2 else len(items)
+                merged[name] = np.full(padded, np.nan if array.ndim == 2 else 0, array.dtype)
+            merged[name][(places, slice(shape[1])) if array.ndim == 2 else places] = array
+    return Spread(**merged)
 
 
 def _matrices(name: str, value: object) -> Array:

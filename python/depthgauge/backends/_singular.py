@@ -33,7 +33,9 @@ def singular_values(a: Array, *, threads: int) -> SingularArrays:
 def _decompose(matrices: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
     """Return the singular values of finite matrices, and whether LAPACK found them."""
     try:
-        return np.linalg.svd(matrices, compute_uv=False), np.ones(len(matrices), np.bool_)
+        # Without vectors LAPACK computes otherwise, and is off by up to 50 eps of the largest where values cluster.
+        values = np.linalg.svd(matrices, full_matrices=False).S
+        return values, np.ones(len(matrices), np.bool_)
     except np.linalg.LinAlgError:
         if len(matrices) == 1:
             return np.full((1, matrices.shape[-1]), np.nan, matrices.dtype), np.zeros(1, np.bool_)
