@@ -5,6 +5,8 @@
 #include <random>
 #include <string>
 
+#include "common/stop.hpp"
+
 namespace depthgauge::driver {
 
 // What this thread is at, for messages.
@@ -14,6 +16,10 @@ void set_context(std::string context);
 void check(bool holds, const char* property, const char* detail = "");
 
 int64_t checks_done();
+
+inline Stop never() {
+  return {[](void*) { return false; }, nullptr};
+}
 
 // The same numbers with every compiler: the engine is standardized, the standard distributions are not.
 class Random {

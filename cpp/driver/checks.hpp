@@ -14,6 +14,10 @@ void check_numbers(const Case& c, Target target);
 template <class T>
 void check_calls(const Case& c, Target target, bool fork);
 
+// Singular values.
+template <class T>
+void check_spectra(Target target, bool quick);
+
 // The pool of threads by itself.
 void check_pool();
 

@@ -17,6 +17,7 @@ void check_precision(Target target, uint64_t salt, int stride, bool quick) {
     check_calls<T>(c, target, !quick);
     if (quick) break;
   }
+  check_spectra<T>(target, quick);
 }
 
 void run(bool quick) {

@@ -15,10 +15,6 @@ struct Span {
   int64_t first, count;
 };
 
-inline Stop never() {
-  return {[](void*) { return false; }, nullptr};
-}
-
 // Everything that a call is given.
 template <class T>
 class Problem {

@@ -241,9 +241,9 @@ DG_INLINE void sort_descending(T* values, int64_t n, int64_t stride) {
   }
 }
 
-template <class T, int G>
-int64_t dqds_scratch_of(int64_t n) {
-  return (4 * (n + kDqdsPads) + 4 * n) * G * kWidth<T>;
+template <class T>
+int64_t dqds_scratch(int64_t n, int vectors) {
+  return (4 * (n + kDqdsPads) + 4 * n) * vectors * kWidth<T>;
 }
 
 template <class T, int G>

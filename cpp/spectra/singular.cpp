@@ -1,8 +1,10 @@
 #include "spectra/singular.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "common/buffer.hpp"
@@ -65,23 +67,49 @@ class Workspace {
   int64_t columns_;
 };
 
+// Work that is done again and again on the same memory: each worker takes the share it had before, whose data its core
+// still holds, and then any that is left.
+class Shares {
+ public:
+  static constexpr int kMost = 64;
+
+  explicit Shares(int count) : count_(count) {}
+  int take(int worker) {
+    for (int i = 0; i < count_; ++i) {
+      const int share = (worker + i) % count_;
+      if (!taken_[share].exchange(true, std::memory_order_relaxed)) return share;
+    }
+    return 0;  // not reached: there are as many shares as takers
+  }
+
+ private:
+  int count_;
+  std::atomic<bool> taken_[kMost] = {};
+};
+
 // The sweep of one step, in its parts, of which it returns how many there are; `parts` is null where no z is wanted.
 template <class T>
 int64_t sweep_parts(const Kernels<T>& table, const Columns<T>& c, int64_t k, T* parts, int threads) {
   constexpr int64_t kPart = Workspace<T>::kPart;
-  const int64_t first = (k + 1) / kPart, count = (c.columns + kPart - 1) / kPart - first;
+  const int64_t first = (k + 1) / kPart, end = (c.columns + kPart - 1) / kPart;
   const auto part = [&](int64_t i) {
-    const int64_t from = (first + i) * kPart;
-    table.sweep(c, k, std::max(k + 1, from), std::min(c.columns, from + kPart),
-                parts ? parts + i * c.stride : nullptr);
+    table.sweep(c, k, std::max(k + 1, i * kPart), std::min(c.columns, (i + 1) * kPart),
+                parts ? parts + (i - first) * c.stride : nullptr);
   };
   // Below this much work a thread is not worth waking.
-  constexpr int64_t kWorth = 20000;
-  if (threads > 1 && (c.columns - k) * (c.rows - k) > kWorth)
-    parallel(threads, count, [&](int64_t i, int) { part(i); });
-  else
-    for (int64_t i = 0; i < count; ++i) part(i);
-  return count;
+  constexpr int64_t kWorth = 40000;
+  if (threads > 1 && (c.columns - k) * (c.rows - k) > kWorth) {
+    const int workers = std::min(threads, Shares::kMost);
+    Shares shares(workers);
+    parallel(workers, workers, [&](int64_t, int worker) {
+      const int share = shares.take(worker);
+      for (int64_t i = first; i < end; ++i)
+        if (i % workers == share) part(i);
+    });
+  } else {
+    for (int64_t i = first; i < end; ++i) part(i);
+  }
+  return end - first;
 }
 
 // The squares of the entries of a bidiagonal matrix with the same singular values.
@@ -171,9 +199,20 @@ class SingularValues {
             turn ? batch_.row_stride : batch_.column_stride};
   }
 
-  // As many vectors of lanes a task as hide latencies, once there are enough of them for all threads.
+  // Several vectors of lanes a task hide latencies, if there are enough matrices for all threads: one of them takes a
+  // time of about 1, two 1.2, four 2.
   int vectors() const {
-    return batch_.count > int64_t{table_.lanes} * kDqdsVectors * resources_.threads / 2 ? kDqdsVectors : 1;
+    double least = std::numeric_limits<double>::infinity();
+    int best = 1;
+    for (const auto& [vectors, time] : {std::pair{1, 1.0}, {2, 1.2}, {4, 2.0}}) {
+      const int64_t each = int64_t{table_.lanes} * vectors, tasks = (batch_.count + each - 1) / each;
+      const double total = time * static_cast<double>((tasks + resources_.threads - 1) / resources_.threads);
+      if (total < least) {
+        least = total;
+        best = vectors;
+      }
+    }
+    return best;
   }
 
   void side_by_side(int64_t rows) {

@@ -9,16 +9,13 @@
 namespace {
 
 template <class T>
-int64_t dqds_scratch(int64_t n, int vectors) {
-  return vectors == 1 ? dqds_scratch_of<T, 1>(n) : dqds_scratch_of<T, depthgauge::spectra::kDqdsVectors>(n);
-}
-
-template <class T>
 void dqds(T* q, const T* e, int64_t n, int vectors, bool* converged, T* scratch) {
-  if (vectors == 1)
-    dqds_lanes<T, 1>(q, e, n, converged, scratch);
-  else
-    dqds_lanes<T, depthgauge::spectra::kDqdsVectors>(q, e, n, converged, scratch);
+  static_assert(depthgauge::spectra::kDqdsVectors == 4);
+  switch (vectors) {
+    case 1: return dqds_lanes<T, 1>(q, e, n, converged, scratch);
+    case 2: return dqds_lanes<T, 2>(q, e, n, converged, scratch);
+    default: return dqds_lanes<T, 4>(q, e, n, converged, scratch);
+  }
 }
 
 }  // namespace

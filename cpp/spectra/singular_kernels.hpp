@@ -5,8 +5,7 @@
 
 namespace depthgauge::spectra {
 
-// At most this many vectors of lanes go through one call of `dqds`: the sweeps of as many hide the latency of a
-// division.
+// One, two or this many vectors of lanes go through one call of `dqds`: so many hide the latency of a division.
 constexpr int kDqdsVectors = 4;
 constexpr int kMaxLanes = 16;
 

@@ -1,0 +1,140 @@
+// Singular values: memory, bits that depend on neither threads nor neighbors, and norms that stay.
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "driver/checks.hpp"
+#include "spectra/singular.hpp"
+
+namespace depthgauge::driver {
+namespace {
+
+// Matrices of one shape, row by row or column by column, at shuffled places in memory that has no room to spare.
+template <class T>
+struct Matrices {
+  Matrices(int64_t n, int64_t rows_, int64_t columns_, bool by_column, uint64_t seed)
+      : count(n), rows(rows_), columns(columns_), turned(by_column), entries(n * rows_ * columns_), offsets(n) {
+    Random random(seed);
+    const int64_t size = rows * columns;
+    for (int64_t i = 0; i < count; ++i) {
+      // Every third has rows that fall off, every fifth repeats its rows, every seventh is zero.
+      T* const matrix = entries.data() + i * size;
+      for (int64_t k = 0; k < size; ++k) {
+        const int64_t row = turned ? k % rows : k / columns;
+        const double fade = i % 3 == 1 ? std::ldexp(1.0, static_cast<int>(-row)) : 1;
+        matrix[k] = i % 7 == 6 ? T(0) : static_cast<T>(random.centered() * fade);
+      }
+      if (i % 5 == 4)
+        for (int64_t k = 0; k < size; ++k)
+          if ((turned ? k % rows : k / columns) > 0) matrix[k] = matrix[turned ? k / rows * rows : k % columns];
+      offsets[i] = (count - 1 - i) * size * static_cast<int64_t>(sizeof(T));
+    }
+  }
+  spectra::Batch batch(int64_t first, int64_t n) const {
+    constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+    return {reinterpret_cast<const char*>(entries.data()), offsets.data() + first, n, rows, columns,
+            turned ? kSize : columns * kSize, turned ? rows * kSize : kSize};
+  }
+  const T* at(int64_t i) const { return entries.data() + offsets[i] / static_cast<int64_t>(sizeof(T)); }
+
+  int64_t count, rows, columns;
+  bool turned;
+  Array<T> entries;
+  Array<int64_t> offsets;
+};
+
+template <class T>
+struct Values {
+  Values(const spectra::Batch& batch, const Resources& resources)
+      : each(std::min(batch.rows, batch.columns)), values(batch.count * each), exponents(batch.count), converged(batch.count) {
+    spectra::singular_values(batch, values.data(), exponents.data(), converged.data(), resources);
+  }
+  bool same(int64_t i, const Values& other, int64_t j) const {
+    return std::memcmp(values.data() + i * each, other.values.data() + j * each, sizeof(T) * static_cast<size_t>(each)) == 0 &&
+           exponents[i] == other.exponents[j] && converged[i] == other.converged[j];
+  }
+
+  int64_t each;
+  Array<T> values;
+  Array<int64_t> exponents;
+  Array<bool> converged;
+};
+
+template <class T>
+void values_of_one_shape(int64_t count, int64_t rows, int64_t columns, Target target, uint64_t seed) {
+  const Matrices<T> matrices(count, rows, columns, seed % 2 == 0, seed);
+  const Values<T> all(matrices.batch(0, count), {target, 1, never()});
+  const double tolerance = 200 * static_cast<double>(std::numeric_limits<T>::epsilon()) * std::sqrt(1.0 + static_cast<double>(rows * columns));
+  for (int64_t i = 0; i < count; ++i) {
+    check(all.converged[i], "singular values converge");
+    double squares = 0, norm = 0;
+    bool ordered = true;
+    for (int64_t j = 0; j < all.each; ++j) {
+      const T value = all.values[i * all.each + j];
+      ordered &= value >= 0 && (j == 0 || value <= all.values[i * all.each + j - 1]);
+      squares += std::pow(std::ldexp(static_cast<double>(value), static_cast<int>(all.exponents[i])), 2);
+    }
+    for (int64_t k = 0; k < rows * columns; ++k) norm += std::pow(static_cast<double>(matrices.at(i)[k]), 2);
+    check(ordered, "singular values are not negative and descend");
+    check(std::abs(squares - norm) <= tolerance * norm, "the squares of singular values add up to those of the entries");
+  }
+  for (const int threads : {2, 3, 7}) {
+    const Values<T> threaded(matrices.batch(0, count), {target, threads, never()});
+    for (int64_t i = 0; i < count; ++i) check(threaded.same(i, all, i), "singular values have the same bits on any threads");
+  }
+  for (int64_t i = 0; i < count; i += 1 + count / 4) {
+    const Values<T> alone(matrices.batch(i, 1), {target, 2, never()});
+    check(alone.same(0, all, i), "singular values have the same bits alone");
+  }
+  if (count == 0 || rows * columns == 0) return;
+  // A bad entry anywhere costs its own matrix.
+  Random random(seed + 1);
+  const int64_t bad = random.below(count);
+  const T poison = random.one_in(2) ? std::numeric_limits<T>::quiet_NaN() : -std::numeric_limits<T>::infinity();
+  const_cast<T*>(matrices.at(bad))[random.below(rows * columns)] = poison;
+  const Values<T> rest(matrices.batch(0, count), {target, 2, never()});
+  for (int64_t i = 0; i < count; ++i) {
+    check(i == bad || rest.same(i, all, i), "a bad matrix changes no other");
+    for (int64_t j = 0; i == bad && j < rest.each; ++j)
+      check(std::isnan(rest.values[i * rest.each + j]), "a bad matrix has no values");
+  }
+}
+
+template <class T>
+void stopped_calls(int64_t count, int64_t rows, int64_t columns, Target target) {
+  const Matrices<T> matrices(count, rows, columns, false, 9);
+  for (int after = 0; after < 12; ++after) {
+    std::atomic<int> left{after * after};
+    const Stop stop{[](void* self) { return static_cast<std::atomic<int>*>(self)->fetch_sub(1) <= 0; }, &left};
+    Values<T>(matrices.batch(0, count), {target, 1 + after % 3, stop});
+  }
+}
+
+}  // namespace
+
+template <class T>
+void check_spectra(Target target, bool quick) {
+  struct Shape {
+    int64_t count, rows, columns;
+  };
+  // Around the vector width, in lanes and by itself, tall and wide, with and without a triangular factor, and nothing.
+  const Shape shapes[] = {{9, 1, 1},   {40, 2, 2},    {19, 3, 7},     {70, 8, 8},    {5, 17, 17}, {35, 33, 31},
+                          {3, 64, 64}, {2, 300, 300}, {1, 280, 270},  {9, 500, 12},  {2, 3, 900}, {3, 700, 200},
+                          {0, 4, 4},   {3, 0, 4},     {3, 4, 0},      {2, 1, 600}};
+  uint64_t seed = 1;
+  for (const Shape& shape : shapes) {
+    ++seed;
+    if (quick && shape.rows * shape.columns > 10000) continue;
+    set_context("singular values of " + std::to_string(shape.count) + " of " + std::to_string(shape.rows) + " x " +
+                std::to_string(shape.columns) + (sizeof(T) == 4 ? ", float, " : ", double, ") + name(target));
+    values_of_one_shape<T>(shape.count, shape.rows, shape.columns, target, seed);
+  }
+  stopped_calls<T>(40, 20, 20, target);
+  if (!quick) stopped_calls<T>(2, 270, 260, target);
+}
+
+template void check_spectra<float>(Target, bool);
+template void check_spectra<double>(Target, bool);
+
+}  // namespace depthgauge::driver
