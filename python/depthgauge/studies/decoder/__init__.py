@@ -1,4 +1,4 @@
-"""The decoder commissioning: does depth-scaled initialization keep a transformer's residual sites within a band?
+"""The decoder commissioning: whether depth-scaled initialization keeps residual sites within a band.
 
 A small decoder-only transformer in float64 is initialized with or without a depth factor on the two output projections
 of each block.  At every residual site the RMS of the state is taken to that of the input, and the RMS of the completed
@@ -45,17 +45,30 @@ from depthgauge.studies.decoder.errors import (
 )
 from depthgauge.studies.decoder.fixtures import FIXTURES, Fixture, fixtures_to_dict, run_fixtures, worked_values
 from depthgauge.studies.decoder.model import LossDerivative, loss_derivative
-from depthgauge.studies.decoder.observation import BAND, Observation, classify, observe, site_ratios, site_rms
+from depthgauge.studies.decoder.observation import (
+    ABOVE,
+    BAND,
+    BELOW,
+    WITHIN,
+    Observation,
+    classify,
+    observe,
+    site_ratios,
+    site_rms,
+)
 from depthgauge.studies.decoder.parameters import Parameters
 from depthgauge.studies.decoder.rules import RULES, Rule
 from depthgauge.studies.decoder.splitmix import SplitMix64
 
 __all__ = [
+    "ABOVE",
     "BAND",
+    "BELOW",
     "BUDGET",
     "FIXTURES",
     "RULES",
     "SEED",
+    "WITHIN",
     "AlreadyInitializedError",
     "Budget",
     "BudgetExceededError",

@@ -51,6 +51,11 @@ class Commission:
     control: Observation
     comparisons: dict[str, Observation]
 
+    @property
+    def observations(self) -> dict[str, Observation]:
+        """All observations by the ids of their rules, the control's being "none"."""
+        return {self.record.policy: self.initialized, "none": self.control, **self.comparisons}
+
     def __repr__(self) -> str:
         return f"Commission(layers={self.config.layers}, width={self.config.width}, initialized={self.initialized!r})"
 

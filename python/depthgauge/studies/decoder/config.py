@@ -131,7 +131,9 @@ class DecoderConfig:
 
     def site_labels(self) -> tuple[str, ...]:
         """Return the names of the residual sites, from the input on."""
-        after = (f"block.{block}.after_{part}" for block in range(self.layers) for part in ("attention", "feed_forward"))
+        after = (
+            f"block.{block}.after_{part}" for block in range(self.layers) for part in ("attention", "feed_forward")
+        )
         return ("input", *after)
 
     def to_dict(self) -> dict[str, Any]:

@@ -267,7 +267,7 @@ def restore(record: Record, stored: Mapping[str, npt.ArrayLike]) -> Parameters:
 
     Returns
     -------
-    Parameters
+    restored : Parameters
         Of stage "restored".
 
     Raises
@@ -303,7 +303,8 @@ def apply_rule(rule: str, control: Parameters) -> Parameters:
 
     Returns
     -------
-    Parameters
+    scaled : Parameters
+        Of stage "initialized".
 
     Raises
     ------

@@ -29,7 +29,8 @@ class FeedForward:
         }
         self._block = Block(activation="silu", branch="gated", pre_norm="rms", eps=config.rms_epsilon)
         # A stack of one block; the layer axis is a view, so nothing is copied.
-        self._weights = Weights(**{field: parameters[name][None] for field, name in self._names.items()})
+        arrays = {field: parameters[name][None] for field, name in self._names.items()}
+        self._weights = Weights(arrays["up"], arrays["down"], gate=arrays["gate"], pre_gain=arrays["pre_gain"])
         self._backend, self._threads = backend, threads
 
     def forward(self, h: Array) -> tuple[Array, float, Forward]:

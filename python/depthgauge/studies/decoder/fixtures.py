@@ -29,9 +29,7 @@ _CLASSIFIED = {
     "boundary": (0.01, 1.0, 100.0),
 }
 
-LAPTOP = DecoderConfig(
-    layers=8, width=512, heads=8, kv_heads=2, ff_width=1536, vocabulary=16384, max_positions=512
-)
+LAPTOP = DecoderConfig(layers=8, width=512, heads=8, kv_heads=2, ff_width=1536, vocabulary=16384, max_positions=512)
 
 
 @dataclass(frozen=True)

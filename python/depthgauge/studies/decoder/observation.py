@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge import _arguments
 from depthgauge._arrays import float_array
 from depthgauge.backends import Floats, _statistics
 from depthgauge.studies.decoder.errors import NonFiniteRatioError, NonFiniteValueError, NormalizerError
@@ -78,7 +77,9 @@ def site_ratios(rms: npt.ArrayLike, normalizer: int) -> Floats:
     values = float_array("rms", rms)
     divisor = float(values[normalizer])
     if divisor == 0 or not math.isfinite(divisor):
-        raise NormalizerError(f"the RMS at site {normalizer % len(values)} is {divisor!r}, which nothing can be taken to")
+        raise NormalizerError(
+            f"the RMS at site {normalizer % len(values)} is {divisor!r}, which nothing can be taken to"
+        )
     with np.errstate(over="ignore"):
         ratios = values / divisor
     for site in np.flatnonzero(~np.isfinite(ratios)):
@@ -131,12 +132,12 @@ class Observation:
 
     @property
     def activation_status(self) -> tuple[str, ...]:
-        """The `classify`\\ d activation ratios."""
+        """Where each activation ratio lies; see `classify`."""
         return tuple(classify(float(ratio)) for ratio in self.activation_ratio)
 
     @property
     def adjoint_status(self) -> tuple[str, ...]:
-        """The `classify`\\ d adjoint ratios."""
+        """Where each adjoint ratio lies; see `classify`."""
         return tuple(classify(float(ratio)) for ratio in self.adjoint_ratio)
 
     @property
@@ -250,9 +251,7 @@ def observe(
     TypeError
         If an argument is of the wrong kind.
     """
-    found = loss_derivative(
-        parameters, input_ids, target_ids, valid, gradients=False, backend=backend, threads=threads
-    )
+    found = loss_derivative(parameters, input_ids, target_ids, valid, gradients=False, backend=backend, threads=threads)
     labels = parameters.config.site_labels()
     activations = _labelled_rms(labels, found.states, "state")
     adjoints = _labelled_rms(labels, found.adjoints, "adjoint")

@@ -26,14 +26,14 @@ class ValidSequence(NamedTuple):
 
 def read_sequence(config: DecoderConfig, input_ids: Tokens, target_ids: Tokens, valid: Validity) -> ValidSequence:
     """Cut the padding, unread, and check what is left; see `observe` for arguments and errors."""
-    length = _length("input_ids", input_ids)
-    if _length("target_ids", target_ids) != length:
-        raise ValueError(
-            f"target_ids must have one target for each of the {length} input_ids; got {_length('target_ids', target_ids)}"
-        )
+    length, targets = _length("input_ids", input_ids), _length("target_ids", target_ids)
+    if targets != length:
+        raise ValueError(f"target_ids must have one target for each of the {length} input_ids; got {targets}")
     count = valid_count(valid, length)
     if count > config.max_positions:
-        raise ValueError(f"input_ids has {count} valid positions, but the decoder has max_positions={config.max_positions}")
+        raise ValueError(
+            f"input_ids has {count} valid positions, but the decoder has max_positions={config.max_positions}"
+        )
     return ValidSequence(
         _ids("input_ids", input_ids[:count], config.vocabulary),
         _ids("target_ids", target_ids[:count], config.vocabulary),
