@@ -13,7 +13,8 @@ from test_cli import exit_status, run
 from depthgauge import cli, plots
 from depthgauge.studies.decoder import BAND, FIXTURES, RULES, DecoderConfig, commission
 
-OWN = "--layers 3 --width 16 --heads 4 --kv-heads 2 --ff 12 --vocabulary 40 --seed 9 --ids 3,1,4,1,5".split()
+SIZES = {"layers": 3, "width": 16, "heads": 4, "kv-heads": 2, "ff": 12, "vocabulary": 40, "seed": 9}
+OWN = [*(f"--{option}={value}" for option, value in SIZES.items()), "--ids=3,1,4,1,5"]
 PUBLISHED = json.loads((Path(__file__).parent / "data" / "decoder_expected.json").read_text())
 
 

@@ -419,6 +419,7 @@ def test_a_wrong_layout_is_named(words: str) -> None:
     [
         ({"policy": "none"}, "factor"),
         ({"policy": "lsuv"}, "lsuv"),
+        ({"policy": ["depth"]}, "policy"),
         ({"base_initializer": "he"}, "he"),
         ({"factor": 1 / math.sqrt(6)}, "factor"),
         ({"factor": math.nan}, "factor"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -402,6 +403,9 @@ def test_sites_that_cannot_be_measured() -> None:
         ([math.inf, 1.0], 0, decoder.NormalizerError),
         ([1e-200, 1e200], 0, decoder.NonFiniteRatioError),
         ([1.0, math.nan], 0, decoder.NonFiniteRatioError),
+        ([1.0], 1, ValueError),
+        ([], 0, ValueError),
+        ([[1.0]], 0, ValueError),
     ],
 )
 def test_ratios_have_no_repair(rms: list[float], normalizer: int, error: type[Exception]) -> None:
@@ -446,6 +450,27 @@ def test_example_sequence_fills_the_positions() -> None:
 def test_half_a_sequence() -> None:
     with pytest.raises(ValueError, match="go together"):
         commission(SMALL, INPUTS)
+
+
+def test_bad_arguments_of_a_commission_are_named() -> None:
+    with pytest.raises(TypeError, match="compare"):
+        commission(SMALL, compare="gpt2")
+    with pytest.raises(ValueError, match="did you mean 'gpt2'"):
+        commission(SMALL, compare=["gpt3"])
+    with pytest.raises(ValueError, match="seed"):
+        commission(SMALL, seed=-1)
+    with pytest.raises(ValueError, match="vocabulary"):
+        decoder.example_sequence(3, 0)
+
+
+def test_numpy_integers_are_as_good() -> None:
+    """And leave nothing that JSON could not write."""
+    sizes: Any = {"layers": np.int64(2), "width": np.uint8(8)}
+    seed: Any = np.int64(11)
+    config = dataclasses.replace(SMALL, **sizes)
+    run = commission(config, np.array(INPUTS, np.uint8), np.array(TARGETS, np.int16), seed=seed)
+    plain = json.loads(json.dumps(run.to_dict() | run.setting()))
+    assert plain == commission(SMALL, INPUTS, TARGETS, seed=11).to_dict() | run.setting()
 
 
 @pytest.mark.parametrize("change", [{"layers": 1}, {"heads": 1, "kv_heads": 1}, {"vocabulary": 1}, {"ff_width": 1}])

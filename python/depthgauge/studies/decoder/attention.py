@@ -13,7 +13,7 @@ from depthgauge.equation import Block
 from depthgauge.studies.decoder.config import DecoderConfig
 
 # Rows of queries whose scores exist at once: memory stays linear in the length, and keys after a row are never met.
-_QUERY_ROWS = 256
+_QUERY_ROWS = 128
 
 Gradients = dict[str, Array]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from depthgauge import _arguments
 from depthgauge.studies.decoder.config import Budget, DecoderConfig
 from depthgauge.studies.decoder.construction import Record, apply_rule, prepare
 from depthgauge.studies.decoder.observation import BAND, Observation, observe
@@ -141,6 +142,8 @@ def commission(
         raise TypeError(f"config must be a DecoderConfig; got {type(config).__name__}")
     if (input_ids is None) != (target_ids is None):
         raise ValueError("input_ids and target_ids go together; give both or neither")
+    if isinstance(compare, str):
+        raise TypeError(f"compare must be a sequence of rules' ids; got the string {compare!r}")
     others = [find_rule(name).id for name in compare]
     rng = SplitMix64(seed)
     budget.check(config)
@@ -155,7 +158,7 @@ def commission(
 
     return Commission(
         config=config,
-        seed=seed,
+        seed=done.record.generator_before,
         input_ids=tuple(sequence.inputs.tolist()),
         target_ids=tuple(sequence.targets.tolist()),
         record=done.record,
@@ -176,6 +179,15 @@ def example_sequence(positions: int, vocabulary: int) -> tuple[list[int], list[i
         The input ids.
     list of int
         The target ids.
+
+    Raises
+    ------
+    ValueError
+        If `positions` or `vocabulary` is below 1.
+    TypeError
+        If one is not an integer.
     """
+    positions = _arguments.integer("positions", positions, minimum=1)
+    vocabulary = _arguments.integer("vocabulary", vocabulary, minimum=1)
     inputs = [_START] + [(_LETTERS + letter) % vocabulary for letter in range(positions - 1)]
     return inputs, [*inputs[1:], _END % vocabulary]

@@ -348,7 +348,7 @@ def _refuse_gradients(parameters: Parameters) -> None:
 def _check_record(record: Record) -> None:
     if record.base_initializer != BASE_INITIALIZER:
         raise RecordError(f"base initializer {record.base_initializer!r} is unknown; known is {BASE_INITIALIZER!r}")
-    if record.policy not in RULES:
+    if record.policy not in tuple(RULES):
         raise RecordError(f"policy {record.policy!r} is unknown; known are {', '.join(RULES)}")
     rule, config = RULES[record.policy], record.config
     if record.factor != rule.output_factor(config.layers):

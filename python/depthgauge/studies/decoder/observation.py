@@ -73,8 +73,14 @@ def site_ratios(rms: npt.ArrayLike, normalizer: int) -> Floats:
         If the normalizer is zero, NaN or infinite.
     NonFiniteRatioError
         If a ratio is NaN or infinite.
+    ValueError, TypeError
+        If `rms` is not one row of floats, or `normalizer` no index of it.
     """
     values = float_array("rms", rms)
+    if values.ndim != 1:
+        raise ValueError(f"rms must have shape (S,); got {values.shape}")
+    if not -len(values) <= normalizer < len(values):
+        raise ValueError(f"normalizer={normalizer} must be the index of one of {len(values)} sites")
     divisor = float(values[normalizer])
     if divisor == 0 or not math.isfinite(divisor):
         raise NormalizerError(
@@ -87,8 +93,8 @@ def site_ratios(rms: npt.ArrayLike, normalizer: int) -> Floats:
     return ratios
 
 
-def classify(ratio: float, band: tuple[float, float] = BAND) -> str:
-    """Return where an unrounded ratio lies: "Below band", "Within band" (both ends included) or "Above band".
+def classify(ratio: float) -> str:
+    """Return where an unrounded ratio lies to `BAND`: "Below band", "Within band" (ends included) or "Above band".
 
     Raises
     ------
@@ -101,7 +107,8 @@ def classify(ratio: float, band: tuple[float, float] = BAND) -> str:
         raise TypeError(f"ratio must be a number; got {ratio!r}")
     if not math.isfinite(ratio):
         raise NonFiniteRatioError(f"ratio={ratio!r} cannot be classified")
-    return BELOW if ratio < band[0] else ABOVE if ratio > band[1] else WITHIN
+    low, high = BAND
+    return BELOW if ratio < low else ABOVE if ratio > high else WITHIN
 
 
 @dataclass(frozen=True, eq=False, repr=False)
