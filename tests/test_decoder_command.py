@@ -113,6 +113,7 @@ def test_a_gain_out_of_range_is_null(monkeypatch: pytest.MonkeyPatch, capsys: py
         (["--ids", "1,266"], "target_ids has 266"),
         (["--ids", "1,-2"], "--ids"),
         (["--ids", "5"], "--ids"),
+        (["--ids", f"1,{2**70}"], f"target_ids has {2**70}"),
         (["--ids", ""], "--ids"),
         (["--ids", "1,two"], "--ids"),
         (["--seed", "-1"], "--seed"),

@@ -166,7 +166,8 @@ def test_blank_parameters_are_filled_on_completion_alone() -> None:
     assert (len(blank), blank.stage) == (0, "blank")
     done = preparation.complete()
     assert done.parameters is blank
-    assert blank.stage == "initialized"
+    assert blank.stage == preparation.parameters.stage == "initialized"
+    assert all(preparation.parameters[name] is array for name, array in blank.items())
     for name, array in initialized().parameters.items():
         assert blank[name].tobytes() == array.tobytes()
 
@@ -241,7 +242,12 @@ def test_blank_parameters_of_another_configuration() -> None:
 
 
 def test_zero_depth() -> None:
-    with pytest.raises(decoder.ZeroDepthError, match="layers=0"):
+    """No configuration without depth can be made, so none reaches a generator."""
+    rng, done = Undrawable(5), initialized()
+    fields = CONFIG.to_dict() | {"layers": 0}
+    with unchanged(rng, done.parameters), pytest.raises(decoder.ZeroDepthError, match="layers=0"):
+        prepare(DecoderConfig.from_dict(fields), BUDGET, rng)
+    with pytest.raises(decoder.ZeroDepthError):
         dataclasses.replace(CONFIG, layers=0)
 
 

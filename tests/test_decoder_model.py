@@ -378,8 +378,12 @@ def test_what_cannot_be_measured_is_named(name: str) -> None:
     ],
 )
 def test_bad_sequences_are_named(sequence: tuple[Any, ...], error: type[Exception], words: str) -> None:
+    parameters, before = made(), repr(sequence)
+    arrays = {key: array.tobytes() for key, array in parameters.items()}
     with pytest.raises(error, match=words):
-        observe(made(), *sequence)
+        observe(parameters, *sequence)
+    assert {key: array.tobytes() for key, array in parameters.items()} == arrays
+    assert repr(sequence) == before
 
 
 def test_sites_that_cannot_be_measured() -> None:
@@ -409,8 +413,11 @@ def test_sites_that_cannot_be_measured() -> None:
     ],
 )
 def test_ratios_have_no_repair(rms: list[float], normalizer: int, error: type[Exception]) -> None:
+    values = np.array(rms)
+    before = values.tobytes()
     with pytest.raises(error):
-        site_ratios(rms, normalizer)
+        site_ratios(values, normalizer)
+    assert values.tobytes() == before
 
 
 @pytest.mark.parametrize("ratio", [math.nan, math.inf])

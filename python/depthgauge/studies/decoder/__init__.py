@@ -20,14 +20,7 @@ Examples
 
 from depthgauge.studies.decoder.commissioning import BUDGET, SEED, Commission, commission, example_sequence
 from depthgauge.studies.decoder.config import Budget, DecoderConfig, symbolic_plan
-from depthgauge.studies.decoder.construction import (
-    Initialization,
-    Preparation,
-    Record,
-    apply_rule,
-    prepare,
-    restore,
-)
+from depthgauge.studies.decoder.construction import Initialization, Preparation, apply_rule, prepare
 from depthgauge.studies.decoder.errors import (
     AlreadyInitializedError,
     BudgetExceededError,
@@ -57,6 +50,7 @@ from depthgauge.studies.decoder.observation import (
     site_rms,
 )
 from depthgauge.studies.decoder.parameters import Parameters
+from depthgauge.studies.decoder.records import Record, restore
 from depthgauge.studies.decoder.rules import RULES, Rule
 from depthgauge.studies.decoder.splitmix import SplitMix64
 

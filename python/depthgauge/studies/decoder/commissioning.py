@@ -8,9 +8,10 @@ from typing import Any
 
 from depthgauge import _arguments
 from depthgauge.studies.decoder.config import Budget, DecoderConfig
-from depthgauge.studies.decoder.construction import Record, apply_rule, prepare
+from depthgauge.studies.decoder.construction import apply_rule, prepare
 from depthgauge.studies.decoder.observation import BAND, Observation, observe
 from depthgauge.studies.decoder.parameters import Parameters
+from depthgauge.studies.decoder.records import Record
 from depthgauge.studies.decoder.rules import RULES, find_rule
 from depthgauge.studies.decoder.sequence import Tokens, read_sequence
 from depthgauge.studies.decoder.splitmix import SplitMix64

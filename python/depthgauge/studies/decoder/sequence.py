@@ -80,10 +80,19 @@ def _length(name: str, tokens: Tokens) -> int:
 
 def _ids(name: str, tokens: Tokens, vocabulary: int) -> Indices:
     values = np.asarray(tokens)
-    # Whoever pads with NaN holds the ids as floats; whole numbers are exact there.
-    if values.dtype.kind not in "iu" and not (values.dtype.kind == "f" and (values == np.trunc(values)).all()):
+    if not _are_whole(values):
         raise TypeError(f"{name} must hold integers; got dtype {values.dtype}")
     outside = values[(values < 0) | (values >= vocabulary)]
     if outside.size:
         raise ValueError(f"{name} has {outside[0]}, but tokens run from 0 to {vocabulary - 1}")
     return values.astype(np.int64)
+
+
+def _are_whole(values: npt.NDArray[Any]) -> bool:
+    if values.dtype.kind == "f":
+        # Whoever pads with NaN holds the ids as floats.
+        return bool((values == np.trunc(values)).all())
+    if values.dtype.kind == "O":
+        # Integers beyond 64 bits, which are out of any vocabulary.
+        return all(isinstance(value, int) for value in values)
+    return values.dtype.kind in "iu"
