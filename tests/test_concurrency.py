@@ -29,6 +29,7 @@ calls = {
     "forward": lambda: dg.forward(block, weights, many, keep="nothing"),
     "vjp": lambda: dg.vjp(block, weights, fwd, many),
     "jvp": lambda: dg.jvp(block, weights, fwd, many),
+    "singular_values": lambda: dg.singular_values(np.broadcast_to(x[:128, :128], (300000, 128, 128))),
 }
 before = dg.forward(block, weights, x[:3]).output
 print("ready", flush=True)
@@ -43,7 +44,7 @@ print("works", flush=True)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
-@pytest.mark.parametrize("call", ["forward", "vjp", "jvp"])
+@pytest.mark.parametrize("call", ["forward", "vjp", "jvp", "singular_values"])
 def test_control_c_stops_a_native_call_and_the_next_one_works(call: str) -> None:
     environment = os.environ | {"DEPTHGAUGE_BACKEND": "native"}
     with subprocess.Popen(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -51,15 +52,14 @@ def test_a_build_without_objects_is_an_error(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, SYMBOLS, tmp_path], capture_output=True, check=False).returncode == 2
 
 
-@pytest.mark.skipif(not COMPARE.exists(), reason="not a checkout")
-def test_comparison_runs_and_reports_absent_peers(tmp_path: Path) -> None:
-    """A peer that cannot be imported is named and left out."""
+def compare(folder: Path, *arguments: str | Path) -> tuple[str, dict[str, Any]]:
+    """Run the comparison without torch and JAX; return what it prints and what it writes."""
     for peer in ("torch", "jax"):
-        (tmp_path / f"{peer}.py").write_text(f"raise ImportError('no {peer} here')\n")
-    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    figures = tmp_path / "figures.json"
+        (folder / f"{peer}.py").write_text(f"raise ImportError('no {peer} here')\n")
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    figures = folder / "figures.json"
     result = subprocess.run(
-        [sys.executable, COMPARE, "stack", "--quick", "--threads", "1", "--json", figures],
+        [sys.executable, COMPARE, *arguments, "--json", figures],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
@@ -67,12 +67,41 @@ def test_comparison_runs_and_reports_absent_peers(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stderr
+    return result.stdout, json.loads(figures.read_text())
+
+
+@pytest.mark.skipif(not COMPARE.exists(), reason="not a checkout")
+def test_comparison_runs_and_reports_absent_peers(tmp_path: Path) -> None:
+    """A peer that cannot be imported is named and left out."""
+    printed, found = compare(tmp_path, "stack", "--quick", "--threads", "1")
     for peer in ("torch", "jax"):
-        assert f"no {peer} here" in result.stdout
-    (run,) = json.loads(figures.read_text())["runs"]
+        assert f"no {peer} here" in printed
+    (run,) = found["runs"]
     assert len(run["problems"]) == 4  # two dtypes, two activations
     for problem in run["problems"]:
         assert "depthgauge" in problem["contenders"]
         for contender in problem["contenders"].values():
             assert contender["median"] > 0
             assert contender["weight_median"] > 0
+
+
+@pytest.mark.skipif(not COMPARE.exists(), reason="not a checkout")
+def test_comparison_of_singular_values_runs(tmp_path: Path) -> None:
+    pytest.importorskip("threadpoolctl")
+    printed, found = compare(tmp_path, "spread", "--sizes", "3", "33", "--seconds", "0.002", "--repeats", "1")
+    assert "no jax here" in printed
+    assert [(p["size"], p["dtype"]) for p in found["problems"]] == [
+        (size, dtype) for size in (3, 33) for dtype in ("float32", "float64")
+    ]
+    for problem in found["problems"]:
+        assert set(problem["median"]) == {"depthgauge", "NumPy", "pool"}
+        assert all(seconds > 0 for seconds in problem["median"].values())
+
+
+@pytest.mark.skipif(not COMPARE.exists(), reason="not a checkout")
+def test_comparison_of_errors_runs(tmp_path: Path) -> None:
+    printed, found = compare(tmp_path, "spread", "--accuracy", "--sizes", "1", "5", "--dtypes", "float64")
+    assert "the bound is 8 sqrt(d) eps" in printed
+    errors = [entry["error"] for entry in found["errors"] if entry["contender"] == "depthgauge"]
+    assert len(errors) == 28  # two sizes of every kind of matrix
+    assert 0 < max(errors) <= 8 * 5**0.5

@@ -21,7 +21,7 @@ float64)."""
 
 def stack_report(record: dict[str, Any]) -> str:
     """Return the machine record and both tables as text."""
-    lines = [NOTES, "", *_machine(record["machine"]), ""]
+    lines = [NOTES, "", *machine_lines(record["machine"]), ""]
     for run in record["runs"]:
         lines += _surroundings(run)
     lines += ["", "Forward + state VJP", "", *_table(record["runs"], "median", details=True)]
@@ -29,7 +29,8 @@ def stack_report(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _machine(machine: dict[str, Any]) -> list[str]:
+def machine_lines(machine: dict[str, Any]) -> list[str]:
+    """Return the machine record as lines of text."""
     caches = ", ".join(f"{name} {size}" for name, size in machine["caches"].items())
     libraries = ", ".join(f"{name} {version}" for name, version in machine["libraries"].items())
     return [
@@ -42,7 +43,7 @@ def _machine(machine: dict[str, Any]) -> list[str]:
 
 def _surroundings(run: dict[str, Any]) -> list[str]:
     peaks = "; ".join(
-        f"{dtype} FMA {_number(peak['fma'], '.1f')}, best BLAS product {_number(peak['gemm'], '.1f')}"
+        f"{dtype} FMA {number(peak['fma'], '.1f')}, best BLAS product {number(peak['gemm'], '.1f')}"
         for dtype, peak in run["peaks"].items()
     )
     lines = [
@@ -79,15 +80,13 @@ def _row(
     peak = run["peaks"][problem["dtype"]]
     speed = problem["flops"] / ours / 1e9 if ours else None
     row = [",".join(map(str, problem["shape"])), problem["dtype"], problem["activation"], str(run["threads"])]
-    row += [_number(_scaled(entries.get(name, {}).get(median), 1e3), ".2f") for name in names]
-    row += [_number(_quotient(speed, peak[kind]), ".2f") for kind in ("fma", "gemm")]
-    row += [_number(_quotient(entries.get(name, {}).get(median), ours), ".2f") for name in peers]
-    row.append(
-        _number(_quotient(ours, _of_relu(run, problem, median)), ".2f") if problem["activation"] == "gelu" else ""
-    )
+    row += [number(_scaled(entries.get(name, {}).get(median), 1e3), ".2f") for name in names]
+    row += [number(quotient(speed, peak[kind]), ".2f") for kind in ("fma", "gemm")]
+    row += [number(quotient(entries.get(name, {}).get(median), ours), ".2f") for name in peers]
+    row.append(number(quotient(ours, _of_relu(run, problem, median)), ".2f") if problem["activation"] == "gelu" else "")
     if details:
-        row.append(_number(entries.get("JAX", {}).get("compile_seconds"), ".2f"))
-        row += [_number(entries.get(name, {}).get("error"), ".0e") for name in names]
+        row.append(number(entries.get("JAX", {}).get("compile_seconds"), ".2f"))
+        row += [number(entries.get(name, {}).get("error"), ".0e") for name in names]
     return row
 
 
@@ -104,9 +103,11 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _quotient(numerator: float | None, denominator: float | None) -> float | None:
+def quotient(numerator: float | None, denominator: float | None) -> float | None:
+    """Return a quotient, None where either is missing."""
     return None if numerator is None or not denominator else numerator / denominator
 
 
-def _number(value: float | None, form: str) -> str:
+def number(value: float | None, form: str) -> str:
+    """Return a number as text, a dash where it is missing."""
     return "-" if value is None else format(value, form)

@@ -4,6 +4,7 @@ from depthgauge._build import build_config
 from depthgauge._version import __version__
 from depthgauge.backends import available_backends
 from depthgauge.equation import Block
+from depthgauge.spectra import Spread, singular_values, spread, spread_ragged
 from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
 from depthgauge.weights import Weights, initialize
 
@@ -11,6 +12,7 @@ __all__ = [
     "Backward",
     "Block",
     "Forward",
+    "Spread",
     "Tangent",
     "Weights",
     "__version__",
@@ -19,5 +21,8 @@ __all__ = [
     "forward",
     "initialize",
     "jvp",
+    "singular_values",
+    "spread",
+    "spread_ragged",
     "vjp",
 ]

@@ -6,6 +6,7 @@ import numpy.typing as npt
 _Dict = dict[str, Any]
 _Array = npt.NDArray[Any]
 _Indices = npt.NDArray[np.int64]
+_Flags = npt.NDArray[np.bool_]
 
 __version__: str
 
@@ -31,4 +32,10 @@ def tangent_float32(
 ) -> None: ...
 def tangent_float64(
     problem: _Dict, tape: _Dict, tangent: _Array, results: _Dict, target: str, threads: int, /
+) -> None: ...
+def singular_values_float32(
+    a: _Array, values: _Array, exponent: _Indices, converged: _Flags, target: str, threads: int, /
+) -> None: ...
+def singular_values_float64(
+    a: _Array, values: _Array, exponent: _Indices, converged: _Flags, target: str, threads: int, /
 ) -> None: ...

@@ -2,8 +2,8 @@
 
 A backend is a module with the functions of :class:`Backend`.  ``reference`` is
 plain NumPy and says what is right; ``native`` is C++ and fast.  Both take a
-:class:`Stack`, the checked and flattened form of a block and its weights, so
-neither repeats an argument check.
+:class:`Stack`, the checked and flattened form of a block and its weights, or
+checked arrays, so neither repeats an argument check.
 """
 
 from __future__ import annotations
@@ -95,6 +95,17 @@ class TangentArrays(NamedTuple):
     rms: Floats  # (P, R, L+1)
 
 
+class SingularArrays(NamedTuple):
+    """What `Backend.singular_values` returns: the true values are ``values * 2**exponent``, N stands for matrices.
+
+    A matrix with a NaN or an infinity has a row of NaN, exponent 0; so has one that did not converge.
+    """
+
+    values: Array  # (N, p) in the dtype of the matrices, descending
+    exponent: Indices  # (N,): the largest entry of matrix * 2**-exponent is in [1, 2); 0 for a matrix of zeros
+    converged: npt.NDArray[np.bool_]  # (N,)
+
+
 class Backend(Protocol):
     """The functions of a backend module; arrays they return own their memory."""
 
@@ -131,6 +142,15 @@ class Backend(Protocol):
 
     def jvp(self, stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
         """Push `tangent`, shape (P, R, B, d), any strides, forward."""
+
+    def singular_values(self, a: Array, *, threads: int) -> SingularArrays:
+        """Return the p = min(n, k) singular values of each matrix of `a`, shape (..., n, k), any strides, in C order.
+
+        Errors are a few eps of the largest value of the same matrix.
+        """
+
+    def relative_singular_values(self, a: Array, *, threads: int) -> Array:
+        """Return singular values, shape (N, p), each to high relative accuracy where the matrix determines it."""
 
 
 def flat_vectors(stack: Stack, vectors: Array) -> Array:

@@ -17,6 +17,7 @@ from depthgauge.backends import (
     Floats,
     ForwardArrays,
     Indices,
+    SingularArrays,
     Stack,
     TangentArrays,
     flat_vectors,
@@ -167,8 +168,21 @@ def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArra
     return TangentArrays(output, rms)
 
 
-def _function(name: str, stack: Stack) -> Any:
-    return getattr(_core, f"{name}_float{8 * stack.dtype.itemsize}")  # dtype.name takes ten times as long
+def singular_values(a: Array, *, threads: int) -> SingularArrays:
+    """Return the singular values of each matrix of `a`, shape (..., n, k)."""
+    *leading, rows, columns = a.shape
+    count = math.prod(leading)
+    found = SingularArrays(
+        values=np.empty((count, min(rows, columns)), a.dtype),
+        exponent=np.empty(count, np.int64),
+        converged=np.empty(count, np.bool_),
+    )
+    _function("singular_values", a)(a, *found, _target(), threads)
+    return found
+
+
+def _function(name: str, of: Stack | Array) -> Any:
+    return getattr(_core, f"{name}_float{8 * of.dtype.itemsize}")  # dtype.name takes ten times as long
 
 
 def _target() -> str:

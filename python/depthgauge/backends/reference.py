@@ -19,6 +19,7 @@ from depthgauge.backends import (
 )
 from depthgauge.backends import _statistics as statistics
 from depthgauge.backends._block import Layer, Passage
+from depthgauge.backends._singular import singular_values as singular_values
 
 # Thresholds on |phi'(z)|, rounded to the dtype of the states before they are compared.
 _LIVE = 0.1
