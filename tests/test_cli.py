@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import depthgauge as dg
-from depthgauge import cli
+from depthgauge import _terminal, cli
 from depthgauge.studies import ablation
 
 # Too shallow for the unscaled residual stack to explode, so one check fails at least.
@@ -183,7 +183,7 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert "memory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [[], ["transport"], ["info"]])
+@pytest.mark.parametrize("command", [[], ["transport"], ["decoder"], ["info"]])
 def test_help_teaches(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(*command, "--help") == 0
     text = capsys.readouterr().out
@@ -262,4 +262,4 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     ],
 )
 def test_three_digits(value: float, text: str) -> None:
-    assert cli.three_digits(value) == text
+    assert _terminal.three_digits(value) == text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from depthgauge.cli import aligned
+from depthgauge._terminal import aligned
 
 OURS = "depthgauge"
 

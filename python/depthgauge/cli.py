@@ -1,18 +1,16 @@
-"""The command line: ``depthgauge transport`` and ``depthgauge info``."""
+"""The command line: ``depthgauge transport``, ``depthgauge decoder`` and ``depthgauge info``."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import depthgauge as dg
-from depthgauge import plots
+from depthgauge import decoder_command, plots
+from depthgauge._terminal import aligned, integer, plot_path, three_digits, to_json
 from depthgauge.backends import BACKENDS
 from depthgauge.studies.ablation import CHECKS, Transport, TransportAblation, transport_ablation
 
@@ -28,6 +26,8 @@ signal that passes forward and to the gradient that passes backward.
 commands:
   transport   Push six networks of the same width through many blocks; print which of
               them still carry a signal and a gradient at the end.
+  decoder     Initialize a small transformer by depth; print how far state and gradient
+              stray from their ends at every residual site.
   info        Print version, compiler, instruction sets and threads, for bug reports.
 
 examples:
@@ -35,6 +35,8 @@ examples:
   depthgauge transport --depth 192 --seed 1  other sizes
   depthgauge transport --plot rivers.png     the same as a plot, state and gradient
   depthgauge transport --json                everything as JSON, with sampled curves
+  depthgauge decoder --fixtures              the published decoders
+  depthgauge decoder --layers 24 --width 64 --heads 4 --ff 192
   depthgauge COMMAND --help                  all options of a command
 
 {CAVEAT}"""
@@ -110,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(prog="depthgauge", metavar="COMMAND", help=argparse.SUPPRESS)
     parser.set_defaults(command=None)
     _add_transport(commands)
+    decoder_command.add(commands)
     _add_info(commands)
     return parser
 
@@ -122,14 +125,14 @@ def _add_transport(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         epilog=CAVEAT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    count = _integer(1)
+    count = integer(1)
     parser.add_argument("--depth", type=count, default=96, metavar="N", help="blocks of the deep stacks (default 96)")
     parser.add_argument("--width", type=count, default=64, metavar="N", help="features of a state (default 64)")
     parser.add_argument("--batch", type=count, default=128, metavar="N", help="examples (default 128)")
-    parser.add_argument("--seed", type=_integer(0), default=7, metavar="N", help="seed of all draws (default 7)")
+    parser.add_argument("--seed", type=integer(0), default=7, metavar="N", help="seed of all draws (default 7)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument(
-        "--plot", type=_plot_path, metavar="FILE", help="also write a plot; FILE ends in .png, .pdf or .svg"
+        "--plot", type=plot_path, metavar="FILE", help="also write a plot; FILE ends in .png, .pdf or .svg"
     )
     parser.add_argument("--backend", choices=BACKENDS, help="what computes (default DEPTHGAUGE_BACKEND, or native)")
     parser.add_argument(
@@ -146,29 +149,6 @@ def _add_info(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.set_defaults(command=_info)
 
 
-def _integer(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"takes an integer of at least {least}, got {text!r}")
-        return value
-
-    return parse
-
-
-def _plot_path(text: str) -> Path:
-    """Refuse before the computation what could not be written after it."""
-    path = Path(text)
-    if path.suffix.lower() not in plots.SUFFIXES:
-        raise argparse.ArgumentTypeError(f"takes a file name that ends in {', '.join(plots.SUFFIXES)}, got {text!r}")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in")
-    return path
-
-
 def _transport(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         plots.require_matplotlib()
@@ -182,7 +162,7 @@ def _transport(arguments: argparse.Namespace) -> int:
     )
     failed = ablation.failed_checks()
     if arguments.json:
-        print(_to_json(ablation.to_dict()))
+        print(to_json(ablation.to_dict()))
     else:
         print(transport_table(ablation))
     if arguments.plot is not None:
@@ -224,31 +204,10 @@ def _row(transport: Transport) -> list[str]:
     ]
 
 
-def three_digits(value: float) -> str:
-    """Return `value` to three significant digits, trailing zeros kept: 0.0250, 61.4, 1.52e14."""
-    if not math.isfinite(value):
-        return str(value)
-    mantissa, _, exponent = f"{value:#.3g}".partition("e")
-    return mantissa.rstrip(".") + (f"e{int(exponent)}" if exponent else "")
-
-
-def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> Iterator[str]:
-    """Yield `rows` as lines of aligned columns, a rule below the first; columns not in `left` are set right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for number, row in enumerate(rows):
-        cells = (
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
-        if number == 0:
-            yield "  ".join("-" * width for width in widths)
-
-
 def _info(arguments: argparse.Namespace) -> int:
     config = dg.build_config()
     if arguments.json:
-        print(_to_json(config))
+        print(to_json(config))
     else:
         entries = list(_flattened(config))
         width = max(len(name) for name, _ in entries)
@@ -264,18 +223,3 @@ def _flattened(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield prefix + name, ", ".join(map(str, value))
         else:
             yield prefix + name, str(value)
-
-
-def _to_json(value: Any) -> str:
-    return json.dumps(_finite(value), indent=2, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """Return `value` with None for inf and nan, which JSON has no words for."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
