@@ -483,7 +483,9 @@ def test_torch_tensors_are_read_and_gradients_refused(backend: str) -> None:
     torch = pytest.importorskip("torch")
     a = gaussians(3, 4, 5, np.float32)
     tensor = torch.from_numpy(a.copy())
-    assert_same_bits(dg.singular_values(tensor.mT, backend=backend), dg.singular_values(a.swapaxes(1, 2), backend=backend))
+    assert_same_bits(
+        dg.singular_values(tensor.mT, backend=backend), dg.singular_values(a.swapaxes(1, 2), backend=backend)
+    )
     with pytest.raises(TypeError, match=r"a is a tensor that requires grad; pass a\.detach"):
         dg.spread(tensor.requires_grad_(), backend=backend)
 
