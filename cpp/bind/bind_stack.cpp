@@ -6,15 +6,14 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <map>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "bind/arrays.hpp"
 #include "bind/bind.hpp"
+#include "bind/call.hpp"
 #include "stack/transport.hpp"
 
 namespace py = pybind11;
@@ -64,20 +63,6 @@ Activation parse_activation(const std::string& text) {
 const char* const kFieldNames[kFields] = {"up",         "down",      "gate",         "b_up",
                                           "b_down",     "b_gate",    "pre_gain",     "output_gain",
                                           "post_gain",  "pre_shift", "output_shift", "post_shift"};
-
-// The data of a C-order array of the right type with `count` elements.
-template <class T>
-T* data_of(py::handle object, const std::string& what, int64_t count, bool writable) {
-  if (!py::isinstance<py::array_t<T>>(object))
-    throw std::invalid_argument(what + " must be an array of " + std::string(py::str(py::dtype::of<T>())));
-  const py::array array = py::reinterpret_borrow<py::array>(object);
-  if (!(array.flags() & py::array::c_style)) throw std::invalid_argument(what + " must be C-contiguous");
-  if (static_cast<int64_t>(array.size()) != count)
-    throw std::invalid_argument(what + " must have " + std::to_string(count) + " elements, not " +
-                                std::to_string(array.size()));
-  if (writable && !array.writeable()) throw std::invalid_argument(what + " must be writable");
-  return static_cast<T*>(const_cast<void*>(array.data()));
-}
 
 // An optional entry of a dict: null where it is absent or None.
 template <class T>
@@ -191,46 +176,6 @@ std::vector<double> read_quantiles(const py::dict& results) {
   if (!std::all_of(levels.begin(), levels.end(), [](double q) { return q >= 0 && q <= 1; }))
     throw std::invalid_argument("quantiles must lie in [0, 1]");
   return levels;
-}
-
-// Looks for Ctrl-C a few times a second, in the thread that made the call, and tells the others.
-class Interrupt {
- public:
-  Stop stop() {
-    return {[](void* self) { return static_cast<Interrupt*>(self)->ask(); }, this};
-  }
-  void raise_if_stopped() const {
-    if (stopped_.load()) throw py::error_already_set();
-  }
-
- private:
-  bool ask() {
-    if (stopped_.load(std::memory_order_relaxed)) return true;
-    if (std::this_thread::get_id() != caller_) return false;
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::milliseconds(50)) return false;
-    last_ = now;
-    py::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() == 0) return false;
-    stopped_.store(true);
-    return true;
-  }
-
-  const std::thread::id caller_ = std::this_thread::get_id();
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-  std::atomic<bool> stopped_{false};
-};
-
-template <class Run>
-void run_released(const std::string& target, int threads, Run run) {
-  if (threads < 1) throw std::invalid_argument("threads must be at least 1");
-  const Target chosen = choose_target(target);
-  Interrupt interrupt;
-  {
-    py::gil_scoped_release release;
-    run(Resources{chosen, threads, interrupt.stop()});
-  }
-  interrupt.raise_if_stopped();
 }
 
 template <class T>

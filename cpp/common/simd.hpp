@@ -162,6 +162,43 @@ DG_INLINE Vec<float> max_or_second(Vec<float> a, Vec<float> b) {
 #endif
 }
 
+// The smaller of two; `b` when either is NaN.
+DG_INLINE Vec<double> min_or_second(Vec<double> a, Vec<double> b) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_min_pd(0xff, a, b);  // unlike the plain form, no warning from GCC 12
+#elif defined(__AVX2__)
+  return _mm256_min_pd(a, b);
+#elif defined(__SSE2__)
+  return _mm_min_pd(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+DG_INLINE Vec<float> min_or_second(Vec<float> a, Vec<float> b) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_min_ps(0xffff, a, b);
+#elif defined(__AVX2__)
+  return _mm256_min_ps(a, b);
+#elif defined(__SSE2__)
+  return _mm_min_ps(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+DG_INLINE Vec<float> sqrt(Vec<float> v) {
+#if defined(__AVX512F__)
+  return _mm512_sqrt_ps(v);
+#elif defined(__AVX2__)
+  return _mm256_sqrt_ps(v);
+#elif defined(__SSE2__)
+  return _mm_sqrt_ps(v);
+#else
+  return vsqrtq_f32(v);
+#endif
+}
+
 DG_INLINE Vec<double> sqrt(Vec<double> v) {
 #if defined(__AVX512F__)
   return _mm512_sqrt_pd(v);
@@ -188,6 +225,39 @@ DG_INLINE Vec<double> abs(Vec<double> v) {
 
 DG_INLINE Vec<float> abs(Vec<float> v) {
   return bit_cast<Vec<float>>(bit_cast<Int<float>>(v) & splat_int<float>(INT32_MAX));
+}
+
+// The magnitude of `a` with the sign of `b`.
+DG_INLINE Vec<double> copy_sign(Vec<double> a, Vec<double> b) {
+  const Int<double> magnitude = splat_int<double>(INT64_MAX);
+  return bit_cast<Vec<double>>((bit_cast<Int<double>>(a) & magnitude) | (bit_cast<Int<double>>(b) & ~magnitude));
+}
+
+DG_INLINE Vec<float> copy_sign(Vec<float> a, Vec<float> b) {
+  const Int<float> magnitude = splat_int<float>(INT32_MAX);
+  return bit_cast<Vec<float>>((bit_cast<Int<float>>(a) & magnitude) | (bit_cast<Int<float>>(b) & ~magnitude));
+}
+
+// Powers of two and exponents of scalars, for normal numbers: x is in [1, 2) times 2^exponent_of(x).
+template <class T>
+DG_INLINE typename Types<T>::Scalar exponent_of(T x);
+template <>
+DG_INLINE int64_t exponent_of(double x) {
+  return ((bit_cast<int64_t>(x) >> 52) & 2047) - 1023;
+}
+template <>
+DG_INLINE int32_t exponent_of(float x) {
+  return ((bit_cast<int32_t>(x) >> 23) & 255) - 127;
+}
+template <class T>
+DG_INLINE T power_of_two(typename Types<T>::Scalar exponent);
+template <>
+DG_INLINE double power_of_two(int64_t exponent) {
+  return bit_cast<double>((exponent + 1023) << 52);
+}
+template <>
+DG_INLINE float power_of_two(int32_t exponent) {
+  return bit_cast<float>((exponent + 127) << 23);
 }
 
 // One bit a lane, lane 0 lowest.

@@ -96,31 +96,6 @@ constexpr float kMills32[] = {
     -0.24096632f, -0.22694547f, 0.20081939f, 0.05789031f, -0.054286983f,
 };
 
-// The smaller of two; `b` when either is NaN.
-DG_INLINE Vec<double> min_or_second(Vec<double> a, Vec<double> b) {
-#if defined(__AVX512F__)
-  return _mm512_maskz_min_pd(0xff, a, b);  // unlike the plain form, no warning from GCC 12
-#elif defined(__AVX2__)
-  return _mm256_min_pd(a, b);
-#elif defined(__SSE2__)
-  return _mm_min_pd(a, b);
-#else
-  return a < b ? a : b;
-#endif
-}
-
-DG_INLINE Vec<float> min_or_second(Vec<float> a, Vec<float> b) {
-#if defined(__AVX512F__)
-  return _mm512_maskz_min_ps(0xffff, a, b);
-#elif defined(__AVX2__)
-  return _mm256_min_ps(a, b);
-#elif defined(__SSE2__)
-  return _mm_min_ps(a, b);
-#else
-  return a < b ? a : b;
-#endif
-}
-
 template <class T>
 using Unsigned = typename MathConstants<T>::Unsigned;
 template <class T>

@@ -24,8 +24,6 @@
 namespace depthgauge::driver {
 namespace {
 
-using stack::Resources;
-using stack::Stop;
 
 // Every pass of one problem.
 template <class T>

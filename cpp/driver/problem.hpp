@@ -15,7 +15,7 @@ struct Span {
   int64_t first, count;
 };
 
-inline stack::Stop never() {
+inline Stop never() {
   return {[](void*) { return false; }, nullptr};
 }
 
@@ -54,7 +54,7 @@ class Problem {
 template <class T>
 class Forwarded {
  public:
-  Forwarded(const Problem<T>& problem, Span span, bool keep, const stack::Resources& resources);
+  Forwarded(const Problem<T>& problem, Span span, bool keep, const Resources& resources);
   stack::TapeArrays<T> tape() const;
   std::vector<Bytes> results() const;
   std::vector<Bytes> tape_bytes() const;
@@ -77,7 +77,7 @@ template <class T>
 class Reversed {
  public:
   Reversed(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, WeightGradients mode,
-           const stack::Resources& resources);
+           const Resources& resources);
   std::vector<Bytes> results() const;
 
   Array<T> input_gradient;
@@ -90,7 +90,7 @@ class Reversed {
 template <class T>
 class Tangented {
  public:
-  Tangented(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, const stack::Resources& resources);
+  Tangented(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, const Resources& resources);
   std::vector<Bytes> results() const { return {bytes_of("tangent", output), bytes_of("rms", rms)}; }
 
   Array<T> output;

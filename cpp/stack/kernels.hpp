@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "common/stop.hpp"
+
 namespace depthgauge::stack {
 
 enum class Branch { mlp, linear, gated };
@@ -166,13 +168,6 @@ struct OuterProduct {
   T factor;
   T* destination;
   int64_t stride;
-};
-
-// Asked between pieces of work of about a millisecond; true stops the work.
-struct Stop {
-  bool (*ask)(void*);
-  void* context;
-  __attribute__((always_inline)) bool operator()() const { return ask(context); }
 };
 
 template <class T>

@@ -10,7 +10,7 @@ using depthgauge::stack::kOutput;
 using depthgauge::stack::kPost;
 using depthgauge::stack::kPre;
 using depthgauge::stack::Layer;
-using depthgauge::stack::Stop;
+using depthgauge::Stop;
 using depthgauge::stack::Tape;
 
 // Hidden units a chunk: the packed blocks of a chunk should stay in the second-level cache while every group of a

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "common/target.hpp"
+#include "common/resources.hpp"
 #include "stack/kernels.hpp"
 
 namespace depthgauge::stack {
@@ -69,12 +69,6 @@ struct TapeSizes {
 };
 template <class T>
 TapeSizes tape_sizes(const Stack<T>& stack);
-
-struct Resources {
-  Target target;
-  int threads;
-  Stop stop;
-};
 
 // Results are [replicate][...]; null where not wanted.
 template <class T>

@@ -1,0 +1,58 @@
+// Calls of kernels: without the GIL, on a chosen instruction set, until Ctrl-C.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "common/resources.hpp"
+
+namespace depthgauge {
+
+namespace py = pybind11;
+
+// Looks for Ctrl-C a few times a second, in the thread that made the call, and tells the others.
+class Interrupt {
+ public:
+  Stop stop() {
+    return {[](void* self) { return static_cast<Interrupt*>(self)->ask(); }, this};
+  }
+  void raise_if_stopped() const {
+    if (stopped_.load()) throw py::error_already_set();
+  }
+
+ private:
+  bool ask() {
+    if (stopped_.load(std::memory_order_relaxed)) return true;
+    if (std::this_thread::get_id() != caller_) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(50)) return false;
+    last_ = now;
+    py::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() == 0) return false;
+    stopped_.store(true);
+    return true;
+  }
+
+  const std::thread::id caller_ = std::this_thread::get_id();
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+  std::atomic<bool> stopped_{false};
+};
+
+template <class Run>
+void run_released(const std::string& target, int threads, Run run) {
+  if (threads < 1) throw std::invalid_argument("threads must be at least 1");
+  const Target chosen = choose_target(target);
+  Interrupt interrupt;
+  {
+    py::gil_scoped_release release;
+    run(Resources{chosen, threads, interrupt.stop()});
+  }
+  interrupt.raise_if_stopped();
+}
+
+}  // namespace depthgauge

@@ -1,0 +1,162 @@
+// Bidiagonalization of small matrices side by side, one a lane (Golub and Kahan 1965).
+//
+// Everything is vertical: [column][row][lane].  One sweep over the trailing matrix a step: it applies the update that
+// the last step left pending, forms y = A'u for the column reflector at hand, and from it, column by column, the row
+// that the row reflector is made of, r = row - u0 y, and z += A r for that row as it is.  The reflector differs from r
+// in its first entry only, which is set right in z afterwards.
+#pragma once
+
+#include "common/simd.hpp"
+#include "spectra/singular_kernels.hpp"
+
+namespace {
+
+using depthgauge::spectra::Matrix;
+using depthgauge::spectra::Scan;
+
+template <class T>
+struct ReflectorLimits;
+// Below this a sum of squares of numbers up to about 1 is not worth a reflector, and not exact enough for one.
+template <>
+struct ReflectorLimits<double> {
+  static constexpr double kLeast = 0x1p-900;
+};
+template <>
+struct ReflectorLimits<float> {
+  static constexpr float kLeast = 0x1p-90f;
+};
+
+template <class T>
+DG_INLINE T scalar_at(const Matrix& a, int64_t i, int64_t j) {
+  T value;
+  __builtin_memcpy(&value, a.data + i * a.row_stride + j * a.column_stride, sizeof value);
+  return value;
+}
+
+// The scale that brings a matrix to entries below 2, in two factors, for it may be larger than the largest number.
+template <class T>
+struct ScaleBy {
+  T first, second;
+};
+
+template <class T>
+DG_INLINE ScaleBy<T> scale_by(const Scan& scan) {
+  using S = typename Types<T>::Scalar;
+  const S e = static_cast<S>(-scan.exponent), half = e / 2;
+  return {power_of_two<T>(half), power_of_two<T>(static_cast<S>(e - half))};
+}
+
+template <class T>
+int64_t side_by_side_scratch(int64_t rows, int64_t columns) {
+  return (rows * columns + 4 * rows + 4 * columns) * kWidth<T>;
+}
+
+// One step over columns [first, last) below row k: see above.  `C` columns at once, to load u and z less often.
+template <class T, int C, bool pending>
+DG_INLINE void sweep_columns(Vec<T>* a, int64_t m, int64_t k, int64_t j, const Vec<T>* u, const Vec<T>* old_u,
+                             const Vec<T>* old_z, const Vec<T>* old_y, const Vec<T>* old_v, Vec<T> tau, Vec<T>* y,
+                             Vec<T>* r, Vec<T>* z) {
+  Vec<T> dot[C] = {}, yj[C], vj[C];
+  for (int c = 0; c < C; ++c) {
+    yj[c] = old_y[j + c];
+    vj[c] = old_v[j + c];
+  }
+  Vec<T>* const column = a + j * m;
+  for (int64_t i = k; i < m; ++i) {
+    const Vec<T> ui = u[i];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) {
+      Vec<T> x = column[c * m + i];
+      if (pending) {
+        x = fma(-old_u[i], yj[c], x);
+        x = fma(-old_z[i], vj[c], x);
+        column[c * m + i] = x;
+      }
+      dot[c] = fma(x, ui, dot[c]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < C; ++c) {
+    const Vec<T> product = tau * dot[c];
+    y[j + c] = product;
+    r[j + c] = yj[c] = fma(-u[k], product, column[c * m + k]);
+  }
+  for (int64_t i = k + 1; i < m; ++i) {
+    Vec<T> sum = z[i];
+#pragma GCC unroll 4
+    for (int c = 0; c < C; ++c) sum = fma(column[c * m + i], yj[c], sum);
+    z[i] = sum;
+  }
+}
+
+template <class T>
+void side_by_side(const Matrix* matrices, const Scan* scans, int count, int64_t m, int64_t n, T* q, T* e,
+                  int64_t stride, T* scratch) {
+  constexpr int W = kWidth<T>;
+  T* const packed = scratch;
+  for (int l = 0; l < W; ++l) {
+    if (l >= count || !scans[l].finite) {
+      for (int64_t i = 0; i < m * n; ++i) packed[i * W + l] = 0;
+      continue;
+    }
+    const Matrix& a = matrices[l];
+    const ScaleBy<T> scale = scale_by<T>(scans[l]);
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t i = 0; i < m; ++i)
+        packed[(j * m + i) * W + l] = scalar_at<T>(a, i, j) * scale.first * scale.second;
+  }
+  Vec<T>* const a = reinterpret_cast<Vec<T>*>(packed);
+  Vec<T>*u = a + m * n, *old_u = u + m, *z = old_u + m, *old_z = z + m;
+  Vec<T>*y = old_z + m, *v = y + n, *old_y = v + n, *old_v = old_y + n;
+  const Vec<T> zero{}, one = splat(T(1)), least = splat(ReflectorLimits<T>::kLeast);
+  for (int64_t i = 0; i < m; ++i) old_u[i] = old_z[i] = zero;
+  for (int64_t j = 0; j < n; ++j) old_y[j] = old_v[j] = zero;
+  for (int64_t k = 0; k < n; ++k) {
+    // The column at hand, and its reflector I - tau u u'.
+    Vec<T> square{};
+    const Vec<T> yk = old_y[k], vk = old_v[k];
+    for (int64_t i = k; i < m; ++i) {
+      u[i] = fma(-old_z[i], vk, fma(-old_u[i], yk, a[k * m + i]));
+      square = fma(u[i], u[i], square);
+      z[i] = zero;
+    }
+    store(q + k * stride, square);
+    if (k + 1 == n) break;
+    Int<T> worth = square > least;
+    Vec<T> length = sqrt(square), head = u[k];
+    Vec<T> tau = select<T>(worth, one / fma(abs(head), length, square), zero);
+    u[k] = head + copy_sign(length, head);
+
+    int64_t j = k + 1;
+    if (k == 0) {
+      for (; j + 4 <= n; j += 4) sweep_columns<T, 4, false>(a, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
+      for (; j < n; ++j) sweep_columns<T, 1, false>(a, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
+    } else {
+      for (; j + 4 <= n; j += 4) sweep_columns<T, 4, true>(a, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
+      for (; j < n; ++j) sweep_columns<T, 1, true>(a, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
+    }
+    // The row, and its reflector I - pi v v', v = r + delta e1.
+    square = zero;
+    Vec<T> along{};
+    for (j = k + 1; j < n; ++j) {
+      square = fma(v[j], v[j], square);
+      along = fma(y[j], v[j], along);
+    }
+    store(e + k * stride, square);
+    worth = square > least;
+    length = sqrt(square);
+    head = v[k + 1];
+    const Vec<T> pi = select<T>(worth, one / fma(abs(head), length, square), zero);
+    const Vec<T> delta = copy_sign(length, head);
+    v[k + 1] = head + delta;
+    along = fma(delta, y[k + 1], along);
+    const Vec<T>* const beside = a + (k + 1) * m;
+    for (int64_t i = k + 1; i < m; ++i) z[i] = pi * fma(-u[i], along, fma(delta, beside[i], z[i]));
+    Vec<T>* swap = u; u = old_u; old_u = swap;
+    swap = z; z = old_z; old_z = swap;
+    swap = y; y = old_y; old_y = swap;
+    swap = v; v = old_v; old_v = swap;
+  }
+}
+
+}  // namespace

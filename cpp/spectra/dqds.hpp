@@ -1,0 +1,407 @@
+// Singular values of bidiagonal matrices by the differential quotient-difference algorithm with shifts (dqds;
+// Fernando and Parlett 1994, Parlett and Marques 2000), one matrix a lane.
+//
+// All lanes sweep in step and decide alone: each has its own shift, its own deflation and its own end, so that the
+// neighbors of a matrix never change a bit of its result.  The matrices are aligned at their last rows.  A lane that
+// has found a value moves down by one row on the way through the next sweep, and the rows above its first one are
+// pads: so large that a shift leaves them as they are, and a power of two, so that the first true row starts exactly.
+#pragma once
+
+#include "common/simd.hpp"
+#include "spectra/singular_kernels.hpp"
+
+namespace {
+
+template <class T>
+struct DqdsLimits;
+template <>
+struct DqdsLimits<double> {
+  static constexpr double kEps = 0x1p-53, kPad = 0x1p100, kFloor = 0x1p-900;
+};
+template <>
+struct DqdsLimits<float> {
+  static constexpr float kEps = 0x1p-24f, kPad = 0x1p40f, kFloor = 0x1p-80f;
+};
+
+// Rows above the matrix: the decisions look at the last five.
+constexpr int64_t kDqdsPads = 6;
+// A lane that finds nothing for so long is searched for a place where it falls apart.
+constexpr int kDqdsIdle = 12;
+constexpr int kDqdsRefusals = 4;
+
+// The state of one vector of lanes between sweeps.
+template <class T>
+struct DqdsLanes {
+  Vec<T> shift;                    // of the next sweep
+  Vec<T> last, last1, last2;       // d of the last three rows
+  Vec<T> least, least1, least2;    // least d of all rows, of all but the last, of all but the last two
+  Vec<T> sigma, sigma_low;         // sum of the shifts, and what its rounding lost
+  Vec<T> drop;                     // off-diagonals up to this are dropped
+  Int<T> moves;                    // lanes that move down by one row in the next sweep
+  Int<T> left;                     // active rows
+  Int<T> refused;                  // shifts refused since the last one accepted
+  Int<T> idle;                     // sweeps since the last value was found
+  Int<T> parked;                   // rows set aside
+};
+
+// Memory of one call: rows of all lanes.  q and e have kDqdsPads rows before the matrix, and are there twice.
+template <class T>
+struct DqdsRows {
+  T *q[2], *e[2];
+  T *parked_q, *parked_e, *parked_sigma, *parked_low;
+};
+
+template <class T, int G>
+DG_INLINE void dqds_sweep(const T* q, const T* e, T* to_q, T* to_e, int64_t first, int64_t end, DqdsLanes<T>* lanes) {
+  constexpr int W = kWidth<T>;
+  constexpr int64_t R = G * W;
+  const Vec<T> floor = splat(DqdsLimits<T>::kFloor);
+  Vec<T> d[G], least[G];
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
+    const T* at = q + first * R + g * W;
+    d[g] = select<T>(lanes[g].moves, load(at - R), load(at)) - lanes[g].shift;
+    least[g] = d[g];
+    // No lane has a true row here; the next sweep may read it.
+    store(to_q + (first - 1) * R + g * W, splat(DqdsLimits<T>::kPad));
+    store(to_e + (first - 1) * R + g * W, Vec<T>{});
+    d[g] = max_or_second(d[g], floor);
+  }
+  const auto step = [&](int64_t j) DG_INLINE_LAMBDA {
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) {
+      const int64_t at = j * R + g * W;
+      const Vec<T> next = select<T>(lanes[g].moves, load(q + at), load(q + at + R));
+      const Vec<T> off = select<T>(lanes[g].moves, load(e + at - R), load(e + at));
+      const Vec<T> sum = d[g] + off;
+      const Vec<T> t = next / sum;
+      store(to_q + at, sum);
+      store(to_e + at, off * t);
+      d[g] = fma(d[g], t, -lanes[g].shift);
+      least[g] = min_or_second(d[g], least[g]);
+      d[g] = max_or_second(d[g], floor);
+    }
+  };
+  for (int64_t j = first; j < end - 3; ++j) step(j);
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
+    lanes[g].last2 = d[g];
+    lanes[g].least2 = least[g];
+  }
+  step(end - 3);
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
+    lanes[g].last1 = d[g];
+    lanes[g].least1 = least[g];
+  }
+  step(end - 2);
+#pragma GCC unroll 4
+  for (int g = 0; g < G; ++g) {
+    lanes[g].last = d[g];
+    lanes[g].least = least[g];
+    store(to_q + (end - 1) * R + g * W, d[g]);
+  }
+}
+
+// What a refused sweep read, written over what it wrote: both buffers then hold the same for those lanes.
+template <class T, int G>
+__attribute__((noinline)) void dqds_restore(const T* q, const T* e, T* to_q, T* to_e, int64_t first, int64_t end, Int<T> refused,
+                            Int<T> moves) {
+  constexpr int64_t R = G * kWidth<T>;
+  for (int64_t j = first; j < end; ++j) {
+    const int64_t at = j * R;
+    const Vec<T> old_q = select<T>(moves, load(q + at - R), load(q + at));
+    const Vec<T> old_e = select<T>(moves, load(e + at - R), load(e + at));
+    store(to_q + at, select<T>(refused, old_q, load(to_q + at)));
+    store(to_e + at, select<T>(refused, old_e, load(to_e + at)));
+  }
+}
+
+
+// One lane's rows set aside or taken back; rare, so lane by lane.
+template <class T, int G>
+class DqdsParking {
+ public:
+  static constexpr int64_t R = G * kWidth<T>;
+
+  DqdsParking(const DqdsRows<T>& rows, int64_t end) : rows_(rows), end_(end) {}
+
+  // Looks for an off-diagonal that can be dropped, from the bottom; sets aside what is above it.
+  __attribute__((noinline)) void split(int buffer, int lane_index, int lane, DqdsLanes<T>& lanes) const {
+    T *q = rows_.q[buffer] + lane_index, *e = rows_.e[buffer] + lane_index;
+    const int64_t top = end_ - lanes.left[lane];
+    const T tolerance = T(64) * DqdsLimits<T>::kEps * DqdsLimits<T>::kEps;
+    for (int64_t j = end_ - 2; j >= top; --j) {
+      const T off = e[j * R];
+      if (off > lanes.drop[lane] && off > tolerance * lanes.sigma[lane]) continue;
+      const int64_t rows = j - top + 1, to = lanes.parked[lane];
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t from = (top + i) * R, at = (to + i) * R + lane_index;
+        rows_.parked_q[at] = q[from];
+        // The last row of what is set aside is marked.
+        rows_.parked_e[at] = i + 1 < rows ? e[from] : T(-1);
+        rows_.parked_sigma[at] = lanes.sigma[lane];
+        rows_.parked_low[at] = lanes.sigma_low[lane];
+        q[from] = DqdsLimits<T>::kPad;
+        e[from] = 0;
+      }
+      using S = typename Types<T>::Scalar;
+      lanes.parked[lane] += static_cast<S>(rows);
+      lanes.left[lane] -= static_cast<S>(rows);
+      fresh(lanes, lane);
+      return;
+    }
+  }
+
+  // Takes back what was set aside last.  `top` is the first true row of all lanes; returns what it is then.
+  __attribute__((noinline)) int64_t resume(int buffer, int lane_index, int lane, DqdsLanes<T>& lanes, int64_t top) const {
+    using S = typename Types<T>::Scalar;
+    const int64_t last = lanes.parked[lane];
+    int64_t first = last - 1;
+    while (first > 0 && rows_.parked_e[(first - 1) * R + lane_index] != T(-1)) --first;
+    const int64_t count = last - first;
+    // Rows above the first true one are not kept up, and hold what was there some sweeps ago.
+    for (; top > end_ - count; --top)
+      for (int i = 0; i < R; ++i) {
+        rows_.q[buffer][(top - 2) * R + i] = DqdsLimits<T>::kPad;
+        rows_.e[buffer][(top - 2) * R + i] = 0;
+      }
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t from = (first + i) * R + lane_index, at = (end_ - count + i) * R + lane_index;
+      rows_.q[buffer][at] = rows_.parked_q[from];
+      rows_.e[buffer][at] = i + 1 < count ? rows_.parked_e[from] : T(0);
+    }
+    lanes.sigma[lane] = rows_.parked_sigma[first * R + lane_index];
+    lanes.sigma_low[lane] = rows_.parked_low[first * R + lane_index];
+    lanes.parked[lane] = static_cast<S>(first);
+    lanes.left[lane] = static_cast<S>(count);
+    fresh(lanes, lane);
+    return top;
+  }
+
+ private:
+  // Nothing is known of these rows: the next sweep has no shift.
+  static void fresh(DqdsLanes<T>& lanes, int lane) {
+    lanes.shift[lane] = 0;
+    lanes.moves[lane] = 0;
+    lanes.refused[lane] = 0;
+    lanes.idle[lane] = 0;
+  }
+
+  DqdsRows<T> rows_;
+  int64_t end_;
+};
+
+// The next shift, a lower bound of the smallest value in nearly all cases.  Where that value shows in the last row, the
+// unit vector of that row, carried on over the rows above as far as they are small, is an approximate eigenvector whose
+// residual bounds how far below `last` the value lies (Parlett and Marques 2000, cases 4 and 7).
+template <class T>
+DG_INLINE Vec<T> dqds_shift(Vec<T> last, Vec<T> last1, Vec<T> least, Vec<T> least1, Vec<T> e1, Vec<T> e2, Vec<T> q2,
+                            Vec<T> q3) {
+  const Vec<T> one = splat(T(1)), zero{};
+  const Vec<T> quarter = splat(T(0.25)) * least;
+  // A geometric series, for the ratios of neighboring rows are alike.
+  const Vec<T> tail = splat(T(1.05)) * (e1 * q3) / (q2 * (q3 - e2));
+  const Vec<T> root = sqrt(tail);
+  const Vec<T> at = last / (one + tail);
+  const Vec<T> gap = splat(T(0.5)) * least1 - at;
+  const Vec<T> near = at * (one - splat(T(1.01)) * at * (tail / gap));
+  const Vec<T> far = at * (one - splat(T(1.01)) * root);
+  const Vec<T> residual = select<T>(gap > root * at, near, far);
+  const Int<T> bottom = least == last, small = (tail > zero) & (tail < splat(T(0.563)));
+  Vec<T> shift = select<T>(least1 == last1, residual, at * (one - root));
+  shift = select<T>(bottom & small, shift, quarter);
+  return max_or_second(shift, quarter);
+}
+
+template <class T>
+struct Pair {
+  Vec<T> lower, upper;
+};
+
+// The squares of the singular values of a bidiagonal matrix of two rows, from those of its entries.
+template <class T>
+DG_INLINE Pair<T> last_two(Vec<T> q1, Vec<T> e, Vec<T> q2) {
+  // Upside down it has the same values.
+  const Vec<T> large = max_or_second(q1, q2), little = min_or_second(q1, q2);
+  const Vec<T> half = splat(T(0.5)) * ((large - little) + e);
+  const Vec<T> more = little * (e / (half + sqrt(fma(half, half, little * e))));
+  const Vec<T> upper = large + (e + more);
+  return {little * (large / upper), upper};
+}
+
+// Insertion, for the values come nearly in order.
+template <class T>
+DG_INLINE void sort_descending(T* values, int64_t n, int64_t stride) {
+  for (int64_t i = 1; i < n; ++i) {
+    const T value = values[i * stride];
+    int64_t j = i;
+    for (; j > 0 && values[(j - 1) * stride] < value; --j) values[j * stride] = values[(j - 1) * stride];
+    values[j * stride] = value;
+  }
+}
+
+template <class T, int G>
+int64_t dqds_scratch_of(int64_t n) {
+  return (4 * (n + kDqdsPads) + 4 * n) * G * kWidth<T>;
+}
+
+template <class T, int G>
+__attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bool* converged, T* scratch) {
+  using S = typename Types<T>::Scalar;
+  constexpr int W = kWidth<T>;
+  constexpr int64_t R = G * W;
+  const int64_t end = n + kDqdsPads, whole = end * R;
+  const Vec<T> zero{};
+  DqdsRows<T> rows;
+  for (int b = 0; b < 2; ++b) {
+    rows.q[b] = scratch + 2 * b * whole;
+    rows.e[b] = rows.q[b] + whole;
+  }
+  rows.parked_q = scratch + 4 * whole;
+  rows.parked_e = rows.parked_q + n * R;
+  rows.parked_sigma = rows.parked_e + n * R;
+  rows.parked_low = rows.parked_sigma + n * R;
+
+  DqdsLanes<T> lanes[G];
+  S power[R];
+  for (int g = 0; g < G; ++g) {
+    Vec<T> top{};
+    for (int64_t j = 0; j < n; ++j) top = max_or_second(load(values + j * R + g * W), top);
+    // By an even power of two, so that the root of the values is scaled by a power of two, to a largest square in
+    // [1, 4).
+    Vec<T> scale;
+    for (int i = 0; i < W; ++i) {
+      power[g * W + i] = top[i] > 0 ? exponent_of<T>(top[i]) & ~S{1} : S{0};
+      scale[i] = power_of_two<T>(-power[g * W + i]);
+    }
+    DqdsLanes<T>& lane = lanes[g];
+    top *= scale;
+    lane.drop = top * splat(DqdsLimits<T>::kEps * DqdsLimits<T>::kEps);
+    // A matrix whose rows grow downwards is turned upside down, for values converge from the small end.
+    const Int<T> turn = load(values + g * W) < load(values + (n - 1) * R + g * W);
+    for (int b = 0; b < 2; ++b)
+      for (int64_t j = 0; j < kDqdsPads; ++j) {
+        store(rows.q[b] + j * R + g * W, splat(DqdsLimits<T>::kPad));
+        store(rows.e[b] + j * R + g * W, zero);
+      }
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t at = (kDqdsPads + j) * R + g * W;
+      const T *q = values + g * W, *e = off + g * W;
+      store(rows.q[0] + at, scale * select<T>(turn, load(q + (n - 1 - j) * R), load(q + j * R)));
+      const Vec<T> both = j + 1 < n ? select<T>(turn, load(e + (n - 2 - j) * R), load(e + j * R)) : zero;
+      store(rows.e[0] + at, scale * both);
+    }
+    lane.shift = lane.sigma = lane.sigma_low = zero;
+    lane.last = lane.last1 = lane.last2 = lane.least = lane.least1 = lane.least2 = zero;
+    lane.moves = lane.refused = lane.idle = lane.parked = Int<T>{};
+    lane.left = splat_int<T>(static_cast<S>(n));
+  }
+  const DqdsParking<T, G> parking(rows, end);
+
+  int buffer = 0;
+  int64_t first = kDqdsPads;
+  const int64_t cap = 30 * n + 60;
+  int64_t sweeps = 0;
+  for (; sweeps < cap; ++sweeps) {
+    const int other = 1 - buffer;
+    dqds_sweep<T, G>(rows.q[buffer], rows.e[buffer], rows.q[other], rows.e[other], first < end - 3 ? first : end - 3, end, lanes);
+    S most = 0;
+    for (int g = 0; g < G; ++g) {
+      DqdsLanes<T>& lane = lanes[g];
+      const Int<T> refused = lane.least < zero;
+      if (bits(refused)) {
+        dqds_restore<T, G>(rows.q[buffer] + g * W, rows.e[buffer] + g * W, rows.q[other] + g * W, rows.e[other] + g * W,
+                           first < end - 3 ? first : end - 3, end, refused, lane.moves);
+      }
+      const Int<T> active = lane.left > Int<T>{};
+      const Int<T> accepted = active & ~refused;
+      // sigma += shift, keeping what is lost (Knuth's two-sum).
+      const Vec<T> shift = select<T>(accepted, lane.shift, zero);
+      const Vec<T> sum = lane.sigma + shift, part = sum - lane.sigma;
+      lane.sigma_low += (lane.sigma - (sum - part)) + (shift - part);
+      lane.sigma = sum;
+
+      const T *q = rows.q[other] + g * W, *e = rows.e[other] + g * W;
+      const auto at = [&](const T* p, int64_t back) DG_INLINE_LAMBDA { return load(p + (end - back) * R); };
+      const Vec<T> tolerance = splat(T(64) * DqdsLimits<T>::kEps * DqdsLimits<T>::kEps);
+      const Vec<T> limit = max_or_second(tolerance * (lane.sigma + lane.last), lane.drop);
+      const Int<T> single = accepted & (at(e, 2) <= limit), pair = accepted & ~single & (at(e, 3) <= limit);
+      const Int<T> found = single | pair;
+      const unsigned hits = bits(found);
+      if (hits) {
+        Vec<T> lower = lane.last;
+        if (bits(pair)) {
+          // The last two rows are by themselves: both values at once, one of them to be found by the next sweep.
+          const Pair<T> both = last_two<T>(at(q, 2), at(e, 2), lane.last);
+          lower = select<T>(pair, both.lower, lower);
+          lane.last1 = select<T>(pair, both.upper, lane.last1);
+          T *to_q = rows.q[other] + (end - 2) * R + g * W, *to_e = rows.e[other] + (end - 3) * R + g * W;
+          store(to_q, select<T>(pair, both.upper, load(to_q)));
+          store(to_e, select<T>(pair, zero, load(to_e)));
+        }
+        const Vec<T> value = lane.sigma + (lower + lane.sigma_low);
+        for (int i = 0; i < W; ++i)
+          if (hits >> i & 1) values[(lane.left[i] + lane.parked[i] - 1) * R + g * W + i] = value[i];
+      }
+      lane.left += found;  // true is -1
+      lane.moves = found;
+
+      // The candidates of what is left.
+      const Vec<T> last = select<T>(found, lane.last1, lane.last), last1 = select<T>(found, lane.last2, lane.last1);
+      const Vec<T> least = select<T>(found, lane.least1, lane.least), least1 = select<T>(found, lane.least2, lane.least1);
+      const auto above = [&](const T* p, int64_t back) DG_INLINE_LAMBDA {
+        return select<T>(found, at(p, back + 1), at(p, back));
+      };
+      Vec<T> next = dqds_shift<T>(last, last1, least, least1, above(e, 2), above(e, 3), above(q, 2), above(q, 3));
+      // Not from the floor, which the next sweep would lift again, nor from pads.
+      const Int<T> real = (least > splat(16 * DqdsLimits<T>::kFloor)) & (least < splat(T(0.5) * DqdsLimits<T>::kPad));
+      next = select<T>(real, next, zero);
+      // A refused shift: where only the last row went negative, what is missing is a good guess.
+      const Vec<T> late = (lane.shift + lane.least) * splat(T(1) - 4 * DqdsLimits<T>::kEps);
+      Vec<T> again = select<T>((lane.least1 > zero) & (late > zero), late, splat(T(0.25)) * lane.shift);
+      lane.refused = (lane.refused - refused) & refused;
+      again = select<T>(lane.refused > splat_int<T>(kDqdsRefusals), zero, again);
+      next = select<T>(refused, again, next);
+      lane.shift = select<T>(lane.left > Int<T>{}, next, zero);
+      lane.idle = (lane.idle + splat_int<T>(1)) & ~found;
+      const Int<T> empty = active & (lane.left == Int<T>{}) & (lane.parked > Int<T>{});
+      const Int<T> stuck = (lane.left > splat_int<T>(1)) & (lane.idle >= splat_int<T>(kDqdsIdle));
+      const unsigned rare = bits(empty | stuck);
+      if (rare) {
+        for (int i = 0; i < W; ++i) {
+          if (!(rare >> i & 1)) continue;
+          if (lane.left[i]) {
+            lane.idle[i] = 0;
+            if (!lane.moves[i]) parking.split(other, g * W + i, i, lane);
+          }
+        }
+      }
+      for (int i = 0; i < W; ++i) most = lane.left[i] > most ? lane.left[i] : most;
+    }
+    first = end - most;
+    for (int g = 0; g < G; ++g) {
+      const unsigned through = bits((lanes[g].left == Int<T>{}) & (lanes[g].parked > Int<T>{}));
+      for (int i = 0; i < W; ++i)
+        if (through >> i & 1) first = parking.resume(other, g * W + i, i, lanes[g], first);
+    }
+    buffer = other;
+    if (first == end) break;
+  }
+  for (int g = 0; g < G; ++g) {
+    Vec<T> back;
+    Int<T> done = (lanes[g].left == Int<T>{}) & (lanes[g].parked == Int<T>{});
+    for (int i = 0; i < W; ++i) {
+      back[i] = power_of_two<T>(power[g * W + i] / 2);
+      converged[g * W + i] = done[i];
+      if (done[i]) sort_descending(values + g * W + i, n, R);
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      T* at = values + j * R + g * W;
+      const Vec<T> square = load(at);
+      store(at, select<T>(done & (square > splat(16 * DqdsLimits<T>::kFloor)), back * sqrt(square), zero));
+    }
+  }
+}
+
+}  // namespace
