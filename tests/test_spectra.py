@@ -16,22 +16,16 @@ from problems import Array, assert_same_bits
 from test_arguments import BAD_ARRAYS, LAYOUTS, Capsule, Exporter
 
 import depthgauge as dg
-from depthgauge import _core
-
-BACKENDS = ("native", "reference") if hasattr(_core, "singular_values_float64") else ("reference",)
 
 # Errors in eps times the largest value, over the root of the larger dimension.
 BOUND = 8
+# Small matrices of clustered values are harder on LAPACK, with vectors or without.
+LAPACK_BOUND = 64
 
 # One of each way there may be to compute: lanes of every fill, vectors along columns, tall ones reduced first.
 SQUARE = (*range(1, 18), 31, 32, 33, 47, 66)
 OBLONG = ((1, 7), (7, 1), (5, 33), (33, 5), (16, 17), (17, 16), (48, 32), (70, 32), (32, 70), (2000, 3))
-LARGE = (96, 97, 127, 128, 129, 256)
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+LARGE = (96, 97, 128, 129, 256)
 
 
 def errors(got: Array, want: Array) -> Array:
@@ -39,6 +33,11 @@ def errors(got: Array, want: Array) -> Array:
     largest = np.where(want[..., :1] > 0, want[..., :1], 1)
     scaled: Array = np.max(np.abs(got - want) / largest, axis=-1, initial=0) / np.finfo(got.dtype).eps
     return scaled
+
+
+def limit_of(size: int, backend: str) -> float:
+    ours = BOUND * float(np.sqrt(size))
+    return max(ours, LAPACK_BOUND) if backend == "reference" else ours
 
 
 def gaussians(count: int, rows: int, columns: int, dtype: Any, seed: int = 0) -> Array:
@@ -79,7 +78,7 @@ def test_errors_of_every_kind_of_matrix(shape: tuple[int, int], dtype: np.dtype[
     assert np.all(np.diff(got) <= 0)
     assert np.all(got >= 0)
     found = errors(got, exact_of(shape, dtype, a))
-    limit = BOUND * np.sqrt(max(shape))
+    limit = limit_of(max(shape), backend)
     assert np.all(found <= limit), {kind: error for kind, error in zip(kinds, found, strict=True) if error > limit}
 
 
@@ -94,11 +93,23 @@ def exact_of(shape: tuple[int, int], dtype: np.dtype[Any], a: Array) -> Array:
     return _EXACT[key]
 
 
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 8, 12, 20])
+def test_clusters_converge(size: int, dtype: np.dtype[Any], backend: str) -> None:
+    """Values that agree to anything between all digits and four, about as hard as values can be."""
+    rng = np.random.default_rng(size)
+    count = 600 // size
+    values = 1 + 10.0 ** rng.uniform(-17, -4, (count, 1)) * rng.standard_normal((count, size))
+    a = ((orthogonal(rng, count, size) * values[:, None]) @ orthogonal(rng, count, size)).astype(dtype)
+    s = dg.spread(a, backend=backend)
+    assert s.converged.all()
+    assert np.max(errors(s.singular_values, exact_singular_values(a))) <= limit_of(size, backend)
+
+
 @pytest.mark.parametrize("size", LARGE)
 def test_large_matrices(size: int, dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(size)
-    values = np.sort(rng.random((2, size)) + 0.01)[:, ::-1]
-    left, right = orthogonal(rng, 2, size), orthogonal(rng, 2, size)
+    values = np.sort(rng.random((1, size)) + 0.01)[:, ::-1]
+    left, right = orthogonal(rng, 2, size)
     a = ((left * values[:, None]) @ right).astype(dtype)
     # The construction rounds, and so does LAPACK, by which float32 is judged in double.
     want = values if dtype == np.float64 else np.linalg.svd(a.astype(np.float64), compute_uv=False)
@@ -114,10 +125,10 @@ def test_large_matrices(size: int, dtype: np.dtype[Any]) -> None:
 )
 def test_errors_of_anything_finite(a: Array) -> None:
     want = exact_singular_values(a)
-    for backend in BACKENDS:
+    for backend in dg.available_backends():
         got = dg.singular_values(a, backend=backend)
         slack = 4 * 5e-324 / np.where(want[..., 0] > 0, want[..., 0], 1) / np.finfo(np.float64).eps
-        assert np.all(errors(got, want) <= BOUND * np.sqrt(max(a.shape)) + slack)
+        assert np.all(errors(got, want) <= limit_of(max(a.shape), backend) + slack)
 
 
 def test_poisoned_members_are_nan_and_their_neighbours_what_they_are_alone(backend: str) -> None:
@@ -138,12 +149,12 @@ def test_poisoned_members_are_nan_and_their_neighbours_what_they_are_alone(backe
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("shape", [(2, 2), (4, 4), (9, 9), (33, 33), (130, 130), (40, 7), (7, 40)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 2), (4, 4), (9, 9), (33, 33), (97, 97), (40, 7), (7, 40)], ids=str)
 def test_one_bad_entry_costs_its_own_matrix_alone(
     shape: tuple[int, int], poison: float, dtype: np.dtype[Any], backend: str
 ) -> None:
     rng = np.random.default_rng(1)
-    count = 19 if shape[0] < 100 else 3
+    count = 19 if shape[0] < 90 else 3
     a = gaussians(count, *shape, dtype)
     clean = dg.singular_values(a, backend=backend)
     bad = rng.permutation(count)[: count // 3]
@@ -171,7 +182,7 @@ def test_matrices_whose_values_are_plain(size: int, dtype: np.dtype[Any], backen
     s = dg.spread(a.astype(dtype), backend=backend)
     one = np.zeros(size)
     one[0] = size
-    limit = BOUND * np.sqrt(size) * np.finfo(dtype).eps
+    limit = limit_of(size, backend) * float(np.finfo(dtype).eps)
     assert_same_bits(s.singular_values[0], np.zeros(size, dtype))
     for member, want in ((1, one), (2, np.ones(size)), (3, np.ones(size)), (5, np.full(size, 5))):
         np.testing.assert_allclose(s.singular_values[member], want, rtol=0, atol=limit * want[0])
@@ -184,7 +195,7 @@ def test_matrices_whose_values_are_plain(size: int, dtype: np.dtype[Any], backen
     assert np.isnan(s.log_spread[0])
 
 
-@pytest.mark.parametrize("shape", [(3, 3), (4, 4), (16, 16), (33, 33), (5, 12), (64, 64), (129, 129)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 3), (4, 4), (16, 16), (33, 33), (5, 12), (64, 64), (97, 97)], ids=str)
 def test_powers_of_two_scale_values_bit_for_bit(shape: tuple[int, int], dtype: np.dtype[Any], backend: str) -> None:
     a = gaussians(3, *shape, dtype)
     s = dg.spread(a, backend=backend)
@@ -205,13 +216,14 @@ def test_the_ends_of_the_range(dtype: np.dtype[Any], backend: str) -> None:
     assert s.singular_values[0] == np.inf  # four times the largest number there is
     assert s.effective_rank == pytest.approx(1, abs=1e3 * float(limits.eps))
     assert s.log_max == pytest.approx(np.log(float(limits.max)) + np.log(4))
+    tight = 4 * float(limits.eps)
     diagonal = np.diag(np.full(5, limits.max / 2, dtype))
-    np.testing.assert_allclose(dg.singular_values(diagonal, backend=backend), limits.max / 2, rtol=4 * limits.eps)
+    np.testing.assert_allclose(dg.singular_values(diagonal, backend=backend), np.diagonal(diagonal), rtol=tight)
     tiny = np.diag(np.full(5, limits.smallest_subnormal, dtype))
     s = dg.spread(tiny, backend=backend)
     assert_same_bits(s.singular_values, np.full(5, limits.smallest_subnormal, dtype))
-    assert s.effective_rank == 5
-    assert s.condition == 1
+    assert s.effective_rank == pytest.approx(5, rel=tight)
+    assert s.condition == pytest.approx(1, rel=tight)
     subnormal = (gaussians(1, 6, 6, dtype)[0] * dtype.type(1000)).round() * limits.smallest_subnormal
     s, normal = (dg.spread(x, backend=backend) for x in (subnormal, subnormal / limits.smallest_subnormal))
     assert_same_bits(s.effective_rank, normal.effective_rank)
@@ -224,7 +236,7 @@ def test_rotations_and_permutations_change_nothing_but_rounding(size: int, backe
     kinds = kinds_of_matrices(rng, size, size)
     a = np.stack(list(kinds.values()))
     want = dg.singular_values(a, backend=backend)
-    limit = 3 * BOUND * np.sqrt(size)
+    limit = 3 * limit_of(size, backend)
     rows, columns = rng.permutation(size), rng.permutation(size)
     turned = orthogonal(rng, 1, size) @ a @ orthogonal(rng, 1, size)
     for changed in (a[:, rows][:, :, columns], -a, a.swapaxes(1, 2), a[:, ::-1], turned):
