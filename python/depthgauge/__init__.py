@@ -4,18 +4,21 @@ from depthgauge._build import build_config
 from depthgauge._version import __version__
 from depthgauge.backends import available_backends
 from depthgauge.equation import Block
+from depthgauge.estimates import Estimate, estimate_spread
 from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
 from depthgauge.weights import Weights, initialize
 
 __all__ = [
     "Backward",
     "Block",
+    "Estimate",
     "Forward",
     "Tangent",
     "Weights",
     "__version__",
     "available_backends",
     "build_config",
+    "estimate_spread",
     "forward",
     "initialize",
     "jvp",
