@@ -68,11 +68,10 @@ class Bidiagonalization:
     def advance(self, steps: int) -> None:
         """Go on until each vector has made `steps` steps, or stopped."""
         for step in range(int(np.max(self.lengths)), steps):
-            if step:
+            if step and len(self._running):
                 self._next_right(step)
-            if not len(self._running):
-                return
-            self._next_left(step)
+            if len(self._running):
+                self._next_left(step)
 
     def quadrature(self, steps: int) -> Measure:
         """Return nodes, descending, and weights of each vector after at most `steps` of its steps.
@@ -93,6 +92,8 @@ class Bidiagonalization:
         """v[step] from Aᵀ u[step-1] = diagonal[step-1] v[step-1] + off_diagonal[step-1] v[step]."""
         running = self._running
         vectors = self._operator.adjoint(self._u[running, step - 1])
+        if step == 1:
+            self._check_adjoint(vectors)
         vectors -= self._diagonal[running, step - 1, None] * self._v[running, step - 1]
         norms = self._append(self._v, self._removed.right, step, vectors)
         self._off_diagonal[running, step - 1] = norms
@@ -109,8 +110,20 @@ class Bidiagonalization:
         self.lengths[running] += 1
         self._running = running[norms > 0]
 
+    def _check_adjoint(self, images: Floats) -> None:
+        """Refuse an operator whose adjoint is not one: v Aᵀ u must be u A v, which the first entry of B is."""
+        expected = self._diagonal[self._running, 0]
+        error = np.abs(np.sum(images * self._v[self._running, 0], axis=1) - expected)
+        # Where A v is mostly rounding, so is its direction u, and the error is small beside Aᵀ u.
+        if np.any((error > 0.1 * expected) & (error > 1e-3 * np.linalg.norm(images, axis=1))):
+            forward, adjoint = self._operator.names
+            raise ValueError(
+                f"{adjoint} must multiply by the transpose of what {forward} multiplies by, but inner products with "
+                f"them differ by {float(np.max(error / expected)):.0%}"
+            )
+
     def _append(self, basis: Floats, removed: Floats, step: int, vectors: Floats) -> Floats:
-        """Orthogonalize, normalize and store `vectors`; return their norms, 0 for those that are zero but for rounding."""
+        """Orthogonalize, normalize and store `vectors`; return their norms, 0 where only rounding is left."""
         vectors -= (vectors @ removed.T) @ removed
         norms = np.empty(len(vectors))
         for index, (probe, vector) in enumerate(zip(self._running, vectors, strict=True)):

@@ -38,12 +38,20 @@ class Operator:
         What the caller's operator computes in, float32 or float64.
     exponent : int
         0 until the first product.
+    names : (str, str)
+        What messages call the two products, as Operator has them.
     applications : int
         How many vectors the caller's operator, or its transpose, has been applied to.
     """
 
     def __init__(
-        self, shape: tuple[int, int], dtype: np.dtype[Any], forward: Product, adjoint: Product, *, names: tuple[str, str]
+        self,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        forward: Product,
+        adjoint: Product,
+        *,
+        names: tuple[str, str],
     ) -> None:
         self.dtype = dtype
         self.exponent = 0
@@ -55,21 +63,21 @@ class Operator:
             self.rows, self.columns = self.columns, self.rows
             products, names = products[::-1], names[::-1]
         self._forward, self._adjoint = products
-        self._names = names
+        self.names = names
 
     def forward(self, vectors: Floats) -> Floats:
         """Return 2^-exponent A v for each row v of `vectors`, shape (k, n), as (k, m)."""
         if not self._scaled:
             return self._first(vectors)
-        return self._product(self._forward, self._names[0], vectors, self.rows)
+        return self._product(self._forward, self.names[0], vectors, self.rows)
 
     def adjoint(self, vectors: Floats) -> Floats:
         """Return 2^-exponent Aᵀ u for each row u of `vectors`, shape (k, m), as (k, n); after a `forward`."""
-        return self._product(self._adjoint, self._names[1], vectors, self.columns)
+        return self._product(self._adjoint, self.names[1], vectors, self.columns)
 
     def _first(self, vectors: Floats) -> Floats:
         half = np.finfo(self.dtype).maxexp // 2
-        images = self._apply(self._forward, self._names[0], vectors, self.rows)
+        images = self._apply(self._forward, self.names[0], vectors, self.rows)
         # Sums of values near the ends of the range overflow (and then cancel to NaN) or lose digits.
         largest = float(np.max(np.abs(images)))
         if not largest < math.ldexp(1.0, half):
@@ -77,7 +85,7 @@ class Operator:
         elif largest <= math.ldexp(1.0, -half):
             self._shift = -half
         if self._shift:
-            images = self._apply(self._forward, self._names[0], vectors, self.rows)
+            images = self._apply(self._forward, self.names[0], vectors, self.rows)
             largest = float(np.max(np.abs(images)))
         self._scaled = True
         self.exponent = math.frexp(largest)[1] + self._shift if 0.0 < largest < math.inf else 0

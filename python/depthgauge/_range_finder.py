@@ -31,11 +31,12 @@ class TopPart(NamedTuple):
 
 
 def products_for(count: Indices) -> Indices:
-    """Return how often `top_part` applies the operator, or its transpose, for `count` values."""
-    return (2 * _ITERATIONS + 3) * _sketch_size(count)
+    """Return how often `next_part` applies the operator, or its transpose, for `count` values."""
+    products: Indices = (2 * _ITERATIONS + 3) * _sketch_size(count)
+    return products
 
 
-def top_part(operator: Operator, count: int, rng: np.random.Generator, removed: TopPart) -> TopPart:
+def next_part(operator: Operator, count: int, rng: np.random.Generator, removed: TopPart) -> TopPart:
     """Return up to `count` of the largest singular values after those removed: the leading ones that are found well."""
     size = min(_sketch_size(count), operator.columns - len(removed.values))
     right = _orthonormal(rng.standard_normal((size, operator.columns)), removed.right)

@@ -14,7 +14,7 @@ from depthgauge import _arguments
 from depthgauge._lanczos import Bidiagonalization
 from depthgauge._measures import Measure, relative_influence, times_log
 from depthgauge._operators import NonFiniteError, Operator, read_operator
-from depthgauge._range_finder import TopPart, products_for, top_part
+from depthgauge._range_finder import TopPart, next_part, products_for
 from depthgauge._results import Result
 from depthgauge.backends import Floats, backend_name
 
@@ -23,13 +23,16 @@ _LOOK = 12
 # How many times fewer products the top part must promise for the same precision: a flat spectrum, of which subspace
 # iteration finds no value well, does not come near.
 _GAIN = 4.0
-# The largest share of all singular values that the top part takes.
+# Fewer values are taken where that costs up to this much more: the look is coarse, and the bulk of a spectrum holds
+# many that subspace iteration would not find.
+_SLACK = 1.5
+# The largest share of all singular values that the top part takes. It takes no more memory than the quadrature, either.
 _SHARE = 0.25
 # The relative standard error beyond which more precision is worth nothing.
 _PRECISION = 1e-3
 
 
-class LinearOperator(Protocol):
+class SupportsProducts(Protocol):
     """A matrix known by its products, as SciPy's LinearOperator; columns are vectors."""
 
     @property
@@ -40,10 +43,10 @@ class LinearOperator(Protocol):
     def dtype(self) -> Any:
         """float32 or float64."""
 
-    def matmat(self, X: Any, /) -> Any:  # noqa: N803
+    def matmat(self, X: Any, /) -> Any:
         """Return the product with X, shape (n, k), as (m, k)."""
 
-    def rmatmat(self, X: Any, /) -> Any:  # noqa: N803
+    def rmatmat(self, X: Any, /) -> Any:
         """Return the product of the transpose with X, shape (m, k), as (n, k)."""
 
 
@@ -103,7 +106,7 @@ class Estimate(Result):
 
 
 def estimate_spread(
-    operator: npt.ArrayLike | LinearOperator,
+    operator: npt.ArrayLike | SupportsProducts,
     *,
     probes: int = 16,
     steps: int = 48,
@@ -114,7 +117,7 @@ def estimate_spread(
     """Estimate the spread of the singular values of a large matrix from products with it.
 
     Stochastic Lanczos quadrature: each probe is a random vector, from which Golub-Kahan bidiagonalization with full
-    reorthogonalization gives a Gauss quadrature over the singular values.  It is precise on spectra that are spread out.
+    reorthogonalization gives a Gauss quadrature over the singular values.  It is precise on spread-out spectra.
     Where few values hold most of the sum, as in a product of many ReLU layers, random vectors hardly meet them; a short
     look at the spectrum tells, and these values are then computed by randomized subspace iteration and projected out,
     and only the rest is estimated.
@@ -150,8 +153,11 @@ def estimate_spread(
 
     Notes
     -----
-    Vectors, their orthogonalization and all sums are float64; products are computed in the dtype of the operator. The
-    memory needed besides the operator is that of ``probes * steps`` vectors of either length.
+    Vectors, their orthogonalization and all sums are float64; products are computed in the dtype of the operator.  The
+    memory needed besides the operator is that of up to ``1.5 * probes * steps`` vectors of either length.  Where
+    min(m, n) is below about ``2 * probes * steps``, all singular values cost fewer products than the estimate.
+
+    Probes of random signs make the standard error vanish on a diagonal matrix, where all that is left is the bias.
 
     References
     ----------
@@ -178,22 +184,25 @@ def estimate_spread(
 
 
 def _estimate(operator: Operator, probes: int, steps: int, seed: int) -> Estimate:
+    room = min(int(_SHARE * operator.columns), probes * steps // 2)
     top = TopPart(np.empty(0), np.empty((0, operator.rows)), np.empty((0, operator.columns)))
-    # Signs have no variance where the operator is diagonal; normal vectors stay uniform in direction under the projection.
+    # Signs have no variance where the operator is diagonal.
     start = 2.0 * _generator(seed, 0).integers(0, 2, (probes, operator.columns), np.int8) - 1.0
     for stream in itertools.count(1):
         steps = min(steps, operator.columns - len(top.values))
         lanczos = Bidiagonalization(operator, start, steps, top)
         lanczos.advance(min(_LOOK, steps))
-        more = _worthwhile(lanczos.quadrature(_LOOK), top.values, probes * (2 * steps - 1))
+        more = _worthwhile(lanczos.quadrature(_LOOK), top.values, room, probes * (2 * steps - 1))
         if not more:
             break
         rng = _generator(seed, stream)
-        found = top_part(operator, more, rng, top)
+        found = next_part(operator, more, rng, top)
         if not len(found.values):
             break
         top = top.extended(found)
-        # The choice of the top part rests on the probes before, so they cannot serve for the rest as well.
+        room -= len(found.values)
+        # The choice of the top part rests on the probes before, so they cannot serve for the rest as well. Normal
+        # vectors stay uniform in direction under the projection.
         start = rng.standard_normal((probes, operator.columns))
     lanczos.advance(steps)
     return _conclude(operator, lanczos, top.values, steps)
@@ -203,11 +212,11 @@ def _generator(seed: int, stream: int) -> np.random.Generator:
     return np.random.default_rng((seed, stream))
 
 
-def _worthwhile(rest: Measure, known: Floats, products: int) -> int:
+def _worthwhile(rest: Measure, known: Floats, room: int, products: int) -> int:
     """Return how many more of the largest singular values to compute; 0 where quadrature alone does as well.
 
-    A probe's estimate of a sum of f over some values has variance 2 sum (f - mean f)² over them.  The best number of
-    values makes the least of that of the rest times the products it takes, `products` of them for the quadrature.
+    A probe's estimate of a sum of f over some values has variance 2 sum (f - mean f)² over them.  What counts is that
+    of the rest times the products it all takes, `products` of them for the quadrature.
     """
     total, entropic = (float(np.mean(sums)) for sums in rest.including(known).sums())
     if total == 0.0:
@@ -223,14 +232,11 @@ def _worthwhile(rest: Measure, known: Floats, products: int) -> int:
     variance = 2.0 / len(rest.nodes) * np.maximum(spread, 0.0) + _PRECISION**2
     taken = np.ceil(np.append(0.0, np.cumsum(counts))).astype(np.int64)
     price = np.where(taken > 0, products + products_for(taken), products)
-    affordable = taken + len(known) <= _SHARE * (rest.size + len(known))
-    cost = np.where(affordable, variance * price, np.inf)
-    best = int(np.argmin(cost))
-    if SPY: print("    look: se", np.sqrt(variance[0])*100, "% -> ", np.sqrt(variance[best])*100, taken[best], "gain",cost[0]/cost[best])
-    return int(taken[best]) if _GAIN * cost[best] < cost[0] else 0
+    cost = np.where(taken <= room, variance * price, np.inf)
+    fewest = int(np.argmax(cost <= _SLACK * np.min(cost)))
+    return int(taken[fewest]) if _GAIN * cost[fewest] < cost[0] else 0
 
 
-SPY=0
 def _conclude(operator: Operator, lanczos: Bidiagonalization, top: Floats, steps: int) -> Estimate:
     seen = lanczos.quadrature(steps).including(top)
     rank = seen.effective_rank()
