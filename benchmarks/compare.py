@@ -1,6 +1,6 @@
 """Ratios against peers, measured in one process in turns, with a machine record.
 
-Run ``python benchmarks/compare.py stack``; ``--help`` lists the options.  A
+Run ``python benchmarks/compare.py stack`` or ``estimate``; ``--help`` lists the options.  A
 peer that is not installed is reported as absent.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from comparison import stack
+from comparison import estimate, stack
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     stack.add_parser(commands)
+    estimate.add_parser(commands)
     arguments = parser.parse_args()
     status: int = arguments.run(arguments)
     return status
