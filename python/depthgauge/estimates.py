@@ -29,7 +29,7 @@ _SLACK = 1.5
 # The largest share of all singular values that the top part takes. It takes no more memory than the quadrature, either.
 _SHARE = 0.25
 # The relative standard error beyond which more precision is worth nothing.
-_PRECISION = 2e-3
+_PRECISION = 1e-3
 
 
 class SupportsProducts(Protocol):
