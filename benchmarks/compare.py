@@ -1,7 +1,7 @@
 """Ratios against peers, measured in one process in turns, with a machine record.
 
-Run ``python benchmarks/compare.py stack`` or ``spread``; ``--help`` after
-either lists its options.  A peer that is not installed is reported as absent.
+Run ``python benchmarks/compare.py stack``, ``spread`` or ``estimate``; ``--help`` after
+each lists its options.  A peer that is not installed is reported as absent.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from comparison import spread, stack
+from comparison import estimate, spread, stack
 
 
 def main() -> int:
@@ -17,6 +17,7 @@ def main() -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     stack.add_parser(commands)
     spread.add_parser(commands)
+    estimate.add_parser(commands)
     arguments = parser.parse_args()
     status: int = arguments.run(arguments)
     return status

@@ -37,6 +37,8 @@ struct DqdsLanes {
   Vec<T> least, least1, least2;    // least d of all rows, of all but the last, of all but the last two
   Vec<T> sigma, sigma_low;         // sum of the shifts, and what its rounding lost
   Vec<T> drop;                     // off-diagonals up to this are dropped
+  Vec<T> ceiling;                  // a shift that was refused for what is left, less what was shifted since
+  Vec<T> part;                     // of the least d, that is the next shift where nothing better is known
   Int<T> moves;                    // lanes that move down by one row in the next sweep
   Int<T> left;                     // active rows
   Int<T> refused;                  // shifts refused since the last one accepted
@@ -183,6 +185,8 @@ class DqdsParking {
   // Nothing is known of these rows: the next sweep has no shift.
   static void fresh(DqdsLanes<T>& lanes, int lane) {
     lanes.shift[lane] = 0;
+    lanes.ceiling[lane] = DqdsLimits<T>::kPad;
+    lanes.part[lane] = T(0.25);
     lanes.moves[lane] = 0;
     lanes.refused[lane] = 0;
     lanes.idle[lane] = 0;
@@ -194,12 +198,12 @@ class DqdsParking {
 
 // The next shift, a lower bound of the smallest value in nearly all cases.  Where that value shows in the last row, the
 // unit vector of that row, carried on over the rows above as far as they are small, is an approximate eigenvector whose
-// residual bounds how far below `last` the value lies (Parlett and Marques 2000, cases 4 and 7).
+// residual bounds how far below `last` the value lies (Parlett and Marques 2000, cases 4 and 7).  Elsewhere it is a part
+// of the least d, more from time to time (their case 6).
 template <class T>
-DG_INLINE Vec<T> dqds_shift(Vec<T> last, Vec<T> last1, Vec<T> least, Vec<T> least1, Vec<T> e1, Vec<T> e2, Vec<T> q2,
-                            Vec<T> q3) {
-  const Vec<T> one = splat(T(1)), zero{};
-  const Vec<T> quarter = splat(T(0.25)) * least;
+DG_INLINE Vec<T> dqds_shift(DqdsLanes<T>& lane, Vec<T> last, Vec<T> last1, Vec<T> least, Vec<T> least1, Vec<T> e1,
+                            Vec<T> e2, Vec<T> q2, Vec<T> q3) {
+  const Vec<T> one = splat(T(1)), zero{}, quarter = splat(T(0.25));
   // A geometric series, for the ratios of neighboring rows are alike.
   const Vec<T> tail = splat(T(1.05)) * (e1 * q3) / (q2 * (q3 - e2));
   const Vec<T> root = sqrt(tail);
@@ -209,9 +213,10 @@ DG_INLINE Vec<T> dqds_shift(Vec<T> last, Vec<T> last1, Vec<T> least, Vec<T> leas
   const Vec<T> far = at * (one - splat(T(1.01)) * root);
   const Vec<T> residual = select<T>(gap > root * at, near, far);
   const Int<T> bottom = least == last, small = (tail > zero) & (tail < splat(T(0.563)));
-  Vec<T> shift = select<T>(least1 == last1, residual, at * (one - root));
-  shift = select<T>(bottom & small, shift, quarter);
-  return max_or_second(shift, quarter);
+  const Vec<T> bound = max_or_second(select<T>(least1 == last1, residual, at * (one - root)), quarter * least);
+  const Vec<T> shift = select<T>(bottom & small, bound, lane.part * least);
+  lane.part = select<T>(bottom & small, quarter, lane.part + (one - lane.part) * splat(T(1) / 3));
+  return shift;
 }
 
 template <class T>
@@ -252,7 +257,7 @@ __attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bo
   constexpr int W = kWidth<T>;
   constexpr int64_t R = G * W;
   const int64_t end = n + kDqdsPads, whole = end * R;
-  const Vec<T> zero{};
+  const Vec<T> zero{}, none = splat(DqdsLimits<T>::kPad);
   DqdsRows<T> rows;
   for (int b = 0; b < 2; ++b) {
     rows.q[b] = scratch + 2 * b * whole;
@@ -294,6 +299,8 @@ __attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bo
     }
     lane.shift = lane.sigma = lane.sigma_low = zero;
     lane.last = lane.last1 = lane.last2 = lane.least = lane.least1 = lane.least2 = zero;
+    lane.ceiling = none;
+    lane.part = splat(T(0.25));
     lane.moves = lane.refused = lane.idle = lane.parked = Int<T>{};
     lane.left = splat_int<T>(static_cast<S>(n));
   }
@@ -345,6 +352,8 @@ __attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bo
           if (hits >> i & 1) values[(lane.left[i] + lane.parked[i] - 1) * R + g * W + i] = value[i];
       }
       lane.left += found;  // true is -1
+      lane.ceiling = select<T>(found, none, select<T>(refused, min_or_second(lane.ceiling, lane.shift), lane.ceiling - shift));
+      lane.part = select<T>(found, splat(T(0.25)), lane.part);
       lane.moves = found;
 
       // The candidates of what is left.
@@ -353,16 +362,18 @@ __attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bo
       const auto above = [&](const T* p, int64_t back) DG_INLINE_LAMBDA {
         return select<T>(found, at(p, back + 1), at(p, back));
       };
-      Vec<T> next = dqds_shift<T>(last, last1, least, least1, above(e, 2), above(e, 3), above(q, 2), above(q, 3));
+      Vec<T> next = dqds_shift<T>(lane, last, last1, least, least1, above(e, 2), above(e, 3), above(q, 2), above(q, 3));
       // Not from the floor, which the next sweep would lift again, nor from pads.
       const Int<T> real = (least > splat(16 * DqdsLimits<T>::kFloor)) & (least < splat(T(0.5) * DqdsLimits<T>::kPad));
-      next = select<T>(real, next, zero);
+      next = min_or_second(next, splat(T(1) - T(0x1p-6)) * lane.ceiling);
+      next = select<T>(real & (next > zero), next, zero);
       // A refused shift: where only the last row went negative, what is missing is a good guess.
       const Vec<T> late = (lane.shift + lane.least) * splat(T(1) - 4 * DqdsLimits<T>::kEps);
       Vec<T> again = select<T>((lane.least1 > zero) & (late > zero), late, splat(T(0.25)) * lane.shift);
       lane.refused = (lane.refused - refused) & refused;
       again = select<T>(lane.refused > splat_int<T>(kDqdsRefusals), zero, again);
       next = select<T>(refused, again, next);
+      lane.part = select<T>(refused, splat(T(1) / 12), lane.part);
       lane.shift = select<T>(lane.left > Int<T>{}, next, zero);
       lane.idle = (lane.idle + splat_int<T>(1)) & ~found;
       const Int<T> empty = active & (lane.left == Int<T>{}) & (lane.parked > Int<T>{});

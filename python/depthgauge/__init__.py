@@ -4,6 +4,7 @@ from depthgauge._build import build_config
 from depthgauge._version import __version__
 from depthgauge.backends import available_backends
 from depthgauge.equation import Block
+from depthgauge.estimates import Estimate, estimate_spread
 from depthgauge.spectra import Spread, singular_values, spread, spread_ragged
 from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
 from depthgauge.weights import Weights, initialize
@@ -11,6 +12,7 @@ from depthgauge.weights import Weights, initialize
 __all__ = [
     "Backward",
     "Block",
+    "Estimate",
     "Forward",
     "Spread",
     "Tangent",
@@ -18,6 +20,7 @@ __all__ = [
     "__version__",
     "available_backends",
     "build_config",
+    "estimate_spread",
     "forward",
     "initialize",
     "jvp",
