@@ -5,6 +5,7 @@
 namespace depthgauge {
 
 void bind_build(pybind11::module_& m);
+void bind_graded(pybind11::module_& m);
 void bind_stack(pybind11::module_& m);
 
 }  // namespace depthgauge

@@ -6,15 +6,13 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <map>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bind/bind.hpp"
+#include "bind/interrupt.hpp"
 #include "stack/transport.hpp"
 
 namespace py = pybind11;
@@ -192,34 +190,6 @@ std::vector<double> read_quantiles(const py::dict& results) {
     throw std::invalid_argument("quantiles must lie in [0, 1]");
   return levels;
 }
-
-// Looks for Ctrl-C a few times a second, in the thread that made the call, and tells the others.
-class Interrupt {
- public:
-  Stop stop() {
-    return {[](void* self) { return static_cast<Interrupt*>(self)->ask(); }, this};
-  }
-  void raise_if_stopped() const {
-    if (stopped_.load()) throw py::error_already_set();
-  }
-
- private:
-  bool ask() {
-    if (stopped_.load(std::memory_order_relaxed)) return true;
-    if (std::this_thread::get_id() != caller_) return false;
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::milliseconds(50)) return false;
-    last_ = now;
-    py::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() == 0) return false;
-    stopped_.store(true);
-    return true;
-  }
-
-  const std::thread::id caller_ = std::this_thread::get_id();
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-  std::atomic<bool> stopped_{false};
-};
 
 template <class Run>
 void run_released(const std::string& target, int threads, Run run) {

@@ -4,6 +4,7 @@ from depthgauge._build import build_config
 from depthgauge._version import __version__
 from depthgauge.backends import available_backends
 from depthgauge.equation import Block
+from depthgauge.graded import log_singular_values
 from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
 from depthgauge.weights import Weights, initialize
 
@@ -19,5 +20,6 @@ __all__ = [
     "forward",
     "initialize",
     "jvp",
+    "log_singular_values",
     "vjp",
 ]

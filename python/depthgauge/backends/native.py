@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -167,8 +168,25 @@ def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArra
     return TangentArrays(output, rms)
 
 
-def _function(name: str, stack: Stack) -> Any:
-    return getattr(_core, f"{name}_float{8 * stack.dtype.itemsize}")  # dtype.name takes ten times as long
+def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: int) -> Floats:
+    """Return the logs of the singular values of the product of `factors`, shapes (N, m, n)."""
+    members, _, width = factors[0].shape
+    ends = [min(factor.shape[-2], width) for factor in factors]
+    logs: Floats = np.empty((members, len(factors), max(ends)) if prefixes else (members, ends[-1]))
+    _function("log_singular_values", factors[0])(list(factors), prefixes, logs, _target(), threads)
+    return logs
+
+
+def relative_singular_values(a: Array, *, threads: int) -> Array:
+    """Return the singular values of each matrix of `a`, shape (..., n, k), to high relative accuracy."""
+    matrices = a.reshape(math.prod(a.shape[:-2]), *a.shape[-2:])
+    values: Array = np.empty((len(matrices), min(a.shape[-2:])), a.dtype)
+    _function("relative_singular_values", a)(matrices, values, _target(), threads)
+    return values
+
+
+def _function(name: str, of: Stack | Array) -> Any:
+    return getattr(_core, f"{name}_float{8 * of.dtype.itemsize}")  # dtype.name takes ten times as long
 
 
 def _target() -> str:
