@@ -57,7 +57,8 @@ struct GradedKernels {
   int64_t (*memory)(const GradedSizes&);
   // Makes `product` the identity of `sizes.width`.
   void (*start)(GradedProduct* product, const GradedSizes& sizes, void* memory);
-  // Multiplies by a factor from the left; false if that holds a NaN or an Inf, which leaves the product unusable.
+  // Multiplies by a factor from the left; false if that holds a NaN or an Inf, or scales beyond all range, which leaves the
+  // product unusable.
   bool (*multiply)(GradedProduct* product, const Factor& factor, const Stop& stop);
   // The singular values that are not exactly zero, descending, as values * 2^exponents with values in [1/2, 1); NaN where
   // the sweeps did not suffice.  Returns how many, at most sizes.rows and sizes.width.  The product stays usable.

@@ -34,7 +34,7 @@ struct Room {
     reflectors = s.several ? (rank + kBlock) * row_stride(s.rows) : 0;
     u = rank * row_stride(s.width);
     triangle = (rank + 3) * row_stride(rank);  // read in fours
-    vectors = 7 * longest;
+    vectors = qr_scratch(most, most);
   }
   int64_t doubles() const { return factor + turned + panel + reflectors + 2 * u + triangle + vectors + longest; }
   int64_t integers() const { return 11 * longest; }
@@ -299,8 +299,9 @@ inline void combine_u(GradedProduct* p, int64_t rank, int64_t columns, const int
 }
 
 // The product times a left factor, which has been turned: row exponents beside it, `owners` to say which row of the result
-// each of its m rows makes.  The rank is at most `rank`.
-inline void absorb(GradedProduct* p, int64_t m, int64_t rank, const Scratch& s, const Stop& stop) {
+// each of its m rows makes.  The rank is at most `rank`.  False if scales are too far apart for the range of the numbers
+// between them.
+inline bool absorb(GradedProduct* p, int64_t m, int64_t rank, const Scratch& s, const Stop& stop) {
   apply_reflectors(p, m, stop);
   const int64_t old = p->rank, count = whole_vectors(m);
   double* const tops = p->vectors;
@@ -336,20 +337,28 @@ inline void absorb(GradedProduct* p, int64_t m, int64_t rank, const Scratch& s, 
     split_triangle(qr, p->rank, p->u, p->u_stride, p->exponents);
     p->started = true;
   }
+  Vec<double> check{};
   for (int64_t i = 0; i < p->rank; ++i) {
     double* row = p->u + i * p->u_stride;
-    const int64_t size = exponent(largest_magnitude(row, whole_vectors(p->sizes.width)));
-    multiply_row(row, whole_vectors(p->sizes.width), power(-size));
+    const int64_t width = whole_vectors(p->sizes.width), size = exponent(largest_magnitude(row, width));
+    if (size == kNothing) continue;
+    const Vec<double> factor = splat(power(-size));
+    for (int64_t j = 0; j < width; j += kW) {
+      const Vec<double> x = load(row + j) * factor;
+      check += x * splat(0.0);
+      store(row + j, x);
+    }
     p->exponents[i] += size;
   }
   p->reflections = p->rank;
   p->live = live;
   for (int64_t i = 0; i < live; ++i) p->order[i] = s.owners[s.row_order[i]];
+  return sum(check) == 0;
 }
 
 // Multiplies by the scales of the columns of a factor, zero columns left out, and turns the factor anew, in the order of
 // the new Q and scaled by rows and columns.
-inline void split_factor(GradedProduct* p, const Factor& f, int64_t used, const Scratch& s, const Stop& stop) {
+inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, const Scratch& s, const Stop& stop) {
   for (int64_t j = 0; j < f.rows; ++j) s.all_rows[j] = s.rows[j];
   int64_t column = 0;
   for (int64_t i = 0; i < p->live; ++i) {
@@ -360,7 +369,7 @@ inline void split_factor(GradedProduct* p, const Factor& f, int64_t used, const 
     s.all_columns[p->order[i]] = s.rows[column] = s.columns[i];
     s.owners[column++] = p->order[i];
   }
-  absorb(p, used, used, s, stop);
+  if (!absorb(p, used, used, s, stop)) return false;
   read(p, f, s.to);
   for (int64_t j = 0; j < f.rows; ++j) s.rows[j] = s.all_rows[j];
   for (int64_t i = 0; i < p->live; ++i) {
@@ -369,6 +378,7 @@ inline void split_factor(GradedProduct* p, const Factor& f, int64_t used, const 
     for (int64_t j = 0; j < f.rows; ++j)
       if (row[j] != 0) row[j] = scale(row[j], -s.rows[j] - c);
   }
+  return true;
 }
 
 inline bool multiply_graded(GradedProduct* p, const Factor& f, const Stop& stop) {
@@ -383,7 +393,7 @@ inline bool multiply_graded(GradedProduct* p, const Factor& f, const Stop& stop)
       ++used;
     }
   if (p->started && high - low > kColumnSpread) {
-    split_factor(p, f, used, s, stop);
+    if (!split_factor(p, f, used, s, stop)) return false;
     used = p->live;
   } else {
     // While Q is the identity the scales of the columns go straight to D; else they go back where they were.
@@ -396,8 +406,7 @@ inline bool multiply_graded(GradedProduct* p, const Factor& f, const Stop& stop)
     }
   }
   for (int64_t j = 0; j < f.rows; ++j) s.owners[j] = j;
-  absorb(p, f.rows, used, s, stop);
-  return true;
+  return absorb(p, f.rows, used, s, stop);
 }
 
 // One QR of the transposed rows 2^e u, (rank, columns): a triangle takes their place, closer to diagonal.

@@ -35,7 +35,7 @@ struct QrProblem {
   double* vectors;  // qr_scratch(m, n) doubles
 };
 
-DG_INLINE int64_t qr_scratch(int64_t m, int64_t n) { return 5 * row_stride(m) + 2 * row_stride(n); }
+DG_INLINE int64_t qr_scratch(int64_t m, int64_t n) { return 4 * row_stride(m) + 2 * row_stride(n); }
 
 template <class X>
 DG_INLINE void exchange(X& a, X& b) {
@@ -44,9 +44,9 @@ DG_INLINE void exchange(X& a, X& b) {
   b = t;
 }
 
-// norms[j] += sum over rows of squares[i] b[i][j]^2, after b[i][j] -= own[i] w[j] where `own` is given.
+// norms[j] = sum over rows of (scales[i] b[i][j])^2, with `Update` after b[i][j] -= own[i] w[j].
 template <int J, bool Update>
-DG_INLINE void sweep_columns(double* b, int64_t stride, int64_t rows, const double* own, const double* squares,
+DG_INLINE void sweep_columns(double* b, int64_t stride, int64_t rows, const double* own, const double* scales,
                              const double* w, double* norms) {
   Vec<double> factor[J], total[J];
   for (int v = 0; v < J; ++v) {
@@ -54,26 +54,28 @@ DG_INLINE void sweep_columns(double* b, int64_t stride, int64_t rows, const doub
     total[v] = Vec<double>{};
   }
   for (int64_t i = 0; i < rows; ++i, b += stride) {
-    const Vec<double> s = splat(squares[i]), o = splat(Update ? -own[i] : 0.0);
+    const Vec<double> s = splat(scales[i]), o = splat(Update ? -own[i] : 0.0);
     for (int v = 0; v < J; ++v) {
       Vec<double> x = load(b + v * kW);
       if (Update) {
         x = fma(o, factor[v], x);
         store(b + v * kW, x);
       }
-      total[v] = fma(x * s, x, total[v]);
+      // Entries may outgrow the unit of their row, but columns never grow.
+      x *= s;
+      total[v] = fma(x, x, total[v]);
     }
   }
   for (int v = 0; v < J; ++v) store(norms + v * kW, total[v]);
 }
 
 template <bool Update>
-DG_INLINE void sweep(double* b, int64_t stride, int64_t rows, int64_t columns, const double* own, const double* squares,
+DG_INLINE void sweep(double* b, int64_t stride, int64_t rows, int64_t columns, const double* own, const double* scales,
                      const double* w, double* norms) {
   int64_t j = 0;
   for (; j + 4 * kW <= columns; j += 4 * kW)
-    sweep_columns<4, Update>(b + j, stride, rows, own, squares, w + j, norms + j);
-  for (; j < columns; j += kW) sweep_columns<1, Update>(b + j, stride, rows, own, squares, w + j, norms + j);
+    sweep_columns<4, Update>(b + j, stride, rows, own, scales, w + j, norms + j);
+  for (; j < columns; j += kW) sweep_columns<1, Update>(b + j, stride, rows, own, scales, w + j, norms + j);
 }
 
 // w[j] = factor * sum over rows of weights[i] b[i][j].
@@ -118,6 +120,22 @@ inline double column_size(const QrProblem& p, int64_t k, int64_t j) {
   return static_cast<double>(2 * (top + p.d[j])) + rough_log2(total);
 }
 
+// Brings the largest entry of each row from k on near one again, and returns the largest scale of a row: entries may have
+// outgrown the unit of their row where the large ones that were above it are gone.
+inline int64_t normalize_rows(const QrProblem& p, int64_t k) {
+  int64_t highest = kNothing;
+  for (int64_t i = k; i < p.m; ++i) {
+    double* row = p.b + i * p.stride;
+    int64_t size = kNothing;
+    for (int64_t j = k; j < p.n; ++j) size = exponent(row[j]) > size ? exponent(row[j]) : size;
+    if (size == kNothing) continue;
+    for (int64_t j = k; j < p.n; ++j) row[j] = scale(row[j], -size);
+    p.r[i] += size;
+    highest = p.r[i] > highest ? p.r[i] : highest;
+  }
+  return highest;
+}
+
 // Leaves R in rows of `b`, in units of r and d, and returns how many rows it has: `steps`, or fewer where only zeros were
 // left.  Left of the diagonal is no zero, but what is no part of R.
 inline int64_t pivoted_qr(const QrProblem& p, int64_t steps, const Stop& stop) {
@@ -126,8 +144,7 @@ inline int64_t pivoted_qr(const QrProblem& p, int64_t steps, const Stop& stop) {
   double* const own = x + row_stride(m);
   double* const weights = own + row_stride(m);
   double* const scales = weights + row_stride(m);  // 2^(r - top)
-  double* const squares = scales + row_stride(m);
-  double* const norms = squares + row_stride(m);
+  double* const norms = scales + row_stride(m);
   double* const w = norms + row_stride(n);
   for (int64_t i = 0; i < m; ++i) p.row_order[i] = i;
   for (int64_t j = 0; j < n; ++j) p.column_order[j] = j;
@@ -136,17 +153,15 @@ inline int64_t pivoted_qr(const QrProblem& p, int64_t steps, const Stop& stop) {
   bool scaled = false;
   for (int64_t k = 0; k < steps; ++k) {
     if ((k % 16 == 0 || m * n > 65536) && stop()) return k;
+    const int64_t first = k / kW * kW;
     int64_t highest = kNothing;
     for (int64_t i = k; i < m; ++i) highest = p.r[i] > highest ? p.r[i] : highest;
-    const int64_t first = k / kW * kW;
     if (!scaled || highest < top - kRescaleRows) {
+      if (scaled) highest = normalize_rows(p, k);
       scaled = true;
       top = highest;
-      for (int64_t i = k; i < m; ++i) {
-        scales[i] = p.r[i] - top < -500 ? 0 : power(p.r[i] - top);
-        squares[i] = scales[i] * scales[i];
-      }
-      sweep<false>(p.b + k * p.stride + first, p.stride, m - k, ends - first, own, squares + k, w + first, norms + first);
+      for (int64_t i = k; i < m; ++i) scales[i] = power(p.r[i] - top);
+      sweep<false>(p.b + k * p.stride + first, p.stride, m - k, ends - first, own, scales + k, w + first, norms + first);
     }
 
     int64_t best = k;
@@ -155,7 +170,7 @@ inline int64_t pivoted_qr(const QrProblem& p, int64_t steps, const Stop& stop) {
       const double size = norms[j] < kTinySquare ? column_size(p, k, j)
                                                  : static_cast<double>(2 * (top + p.d[j])) + rough_log2(norms[j]);
       if (j == k) here = size;
-      if (size > most) {
+      if (!(size <= most)) {  // or NaN, which is to spread
         most = size;
         best = j;
       }
@@ -200,7 +215,7 @@ inline int64_t pivoted_qr(const QrProblem& p, int64_t steps, const Stop& stop) {
         store(a + j, load(c + j));
         store(c + j, t);
       }
-      double* const beside[] = {x, own, scales, squares};
+      double* const beside[] = {x, own, scales};
       for (double* v : beside) exchange(v[k], v[pivot]);
       exchange(p.r[k], p.r[pivot]);
       exchange(p.row_order[k], p.row_order[pivot]);
@@ -236,7 +251,7 @@ inline int64_t pivoted_qr(const QrProblem& p, int64_t steps, const Stop& stop) {
     double* row = p.b + k * p.stride;
     for (int64_t j = first; j < ends; j += kW) store(row + j, fma(splat(-own[k]), load(w + j), load(row + j)));
     row[k] = scale(sigma, unit - p.r[k]);
-    sweep<true>(row + p.stride + first, p.stride, m - k - 1, ends - first, own + k + 1, squares + k + 1, w + first,
+    sweep<true>(row + p.stride + first, p.stride, m - k - 1, ends - first, own + k + 1, scales + k + 1, w + first,
                 norms + first);
   }
   return steps;

@@ -52,6 +52,7 @@ class Product(NamedTuple):
     rows: Floats  # (rank, n) U
 
 
+@np.errstate(all="ignore")
 def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: int) -> Floats:
     """Return the logs for factors of shapes (N, m, n) that chain, shape (N, k), or (N, L, k) with `prefixes`.
 
@@ -77,6 +78,7 @@ def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: in
     return logs if prefixes else logs[:, 0]
 
 
+@np.errstate(all="ignore")
 def relative_singular_values(a: Array, *, threads: int) -> Array:
     """Return the singular values of matrices (..., n, k), each to high relative accuracy, shape (N, min(n, k))."""
     del threads
@@ -85,8 +87,7 @@ def relative_singular_values(a: Array, *, threads: int) -> Array:
     for matrix, out in zip(matrices, found, strict=True):
         if np.all(np.isfinite(matrix)):
             exponents, values = singular_values(_multiply(np.asarray(matrix, np.float64), _identity(a.shape[-1])))
-            with np.errstate(over="ignore", under="ignore"):
-                out[: len(values)] = _scaled(values, exponents).astype(a.dtype)
+            out[: len(values)] = _scaled(values, exponents).astype(a.dtype)
         else:
             out[:] = np.nan
     return found
@@ -102,8 +103,7 @@ def singular_values(product: Product) -> tuple[Indices, Floats]:
 
 
 def _identity(n: int) -> Product:
-    none = np.zeros((0, n))
-    return Product(np.arange(n), none, none[:, 0], np.arange(n), np.zeros(n, np.int64), np.eye(n))
+    return Product(np.arange(n), np.zeros((0, n)), np.zeros(0), np.arange(n), np.zeros(n, np.int64), np.eye(n))
 
 
 def _multiply(factor: Floats, product: Product) -> Product:
