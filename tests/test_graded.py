@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import signal
 import subprocess
@@ -26,7 +27,8 @@ DEPTH = 96
 
 
 def gaussian(rng: np.random.Generator, d: int) -> Array:
-    return rng.standard_normal((d, d)) / np.sqrt(d)
+    scaled: Array = rng.standard_normal((d, d)) / np.sqrt(d)
+    return scaled
 
 
 def powers(rng: np.random.Generator, d: int, step: float) -> Array:
@@ -42,8 +44,10 @@ KINDS: dict[str, Callable[[np.random.Generator, int, int], Array]] = {
     "residual relu": lambda rng, d, _: (
         np.eye(d) + 0.1 * gaussian(rng, d) @ ((rng.random(d) < 0.5)[:, None] * gaussian(rng, d))
     ),
-    "rows graded once": lambda rng, d, l: gaussian(rng, d) * (powers(rng, d, 1.0) if l == 48 else np.ones(d))[:, None],
-    "columns graded once": lambda rng, d, l: gaussian(rng, d) * (powers(rng, d, 1.0) if l == 48 else 1.0),
+    "rows graded once": lambda rng, d, layer: (
+        gaussian(rng, d) * (powers(rng, d, 1.0) if layer == 48 else np.ones(d))[:, None]
+    ),
+    "columns graded once": lambda rng, d, layer: gaussian(rng, d) * (powers(rng, d, 1.0) if layer == 48 else 1.0),
     "rows graded": lambda rng, d, _: gaussian(rng, d) * powers(rng, d, 0.3)[:, None],
     "columns graded": lambda rng, d, _: gaussian(rng, d) * powers(rng, d, 0.3),
     "ill-scaled": lambda rng, d, _: powers(rng, d, 0.5)[:, None] * gaussian(rng, d) * powers(rng, d, 0.5),
@@ -115,7 +119,7 @@ def chains(draw: st.DrawFn) -> list[Array]:
     spread = draw(st.sampled_from([0.0, 3.0, 40.0, 130.0]))
     empty = draw(st.sampled_from([0.0, 0.1, 0.4]))
     factors = []
-    for n, m in zip(sizes, sizes[1:], strict=False):
+    for n, m in itertools.pairwise(sizes):
         scales = [10.0 ** rng.uniform(-spread, spread, size) * (rng.random(size) >= empty) for size in (m, n)]
         factors.append(scales[0][:, None] * rng.standard_normal((m, n)) * scales[1])
     return factors
@@ -267,7 +271,11 @@ def test_any_layout_is_read(backend: str, dtype: np.dtype[Any], rng: np.random.G
 
 
 def test_leading_axes_of_a_list_broadcast(backend: str, rng: np.random.Generator) -> None:
-    first, second, third = rng.standard_normal((4, 1, 3, 2)), rng.standard_normal((5, 3)), rng.standard_normal((3, 2, 5))
+    first, second, third = (
+        rng.standard_normal((4, 1, 3, 2)),
+        rng.standard_normal((5, 3)),
+        rng.standard_normal((3, 2, 5)),
+    )
     got = dg.log_singular_values([first, second, third], backend=backend)
     assert got.shape == (4, 3, 2)
     for i, j in np.ndindex(4, 3):

@@ -59,7 +59,9 @@ def test_graded_rows_and_columns_in_any_order(seed: int, backend: str) -> None:
 def test_scaled_rows_and_columns(shape: tuple[int, int], scales: tuple[int, int], backend: str) -> None:
     rng = np.random.default_rng([*shape, *scales])
     a = rng.standard_normal(shape)
-    a *= 10.0 ** rng.uniform(-scales[0], scales[0], (shape[0], 1)) * 10.0 ** rng.uniform(-scales[1], scales[1], shape[1])
+    a *= 10.0 ** rng.uniform(-scales[0], scales[0], (shape[0], 1)) * 10.0 ** rng.uniform(
+        -scales[1], scales[1], shape[1]
+    )
     assert worst_error(a, relative(a, backend)) < 200
 
 

@@ -14,6 +14,10 @@ void check_numbers(const Case& c, Target target);
 template <class T>
 void check_calls(const Case& c, Target target, bool fork);
 
+// Singular values to high relative accuracy, of matrices and of products.
+template <class T>
+void check_graded(Target target);
+
 // The pool of threads by itself.
 void check_pool();
 

@@ -152,9 +152,7 @@ def _equilibrate(f: Floats) -> tuple[Indices, Indices]:
     return rows, np.max(relative, axis=0, initial=_NOTHING)
 
 
-def _factor(
-    b: Floats, r: Indices, d: Indices, rank: int
-) -> tuple[Floats, Floats, Indices, Indices, Floats]:
+def _factor(b: Floats, r: Indices, d: Indices, rank: int) -> tuple[Floats, Floats, Indices, Indices, Floats]:
     """Factor ``2.0**r[:, None] * b * 2.0**d`` by QR with pivoting of columns by norm, of rows by entry.
 
     Returns
