@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from comparison import stack
+from comparison import graded, stack
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     stack.add_parser(commands)
+    graded.add_parser(commands)
     arguments = parser.parse_args()
     status: int = arguments.run(arguments)
     return status
