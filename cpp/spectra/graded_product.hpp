@@ -280,10 +280,11 @@ DG_INLINE void combine_rows(const double* triangle, int64_t t_stride, const doub
 }
 
 // next_u = triangle u, the triangle (rank, columns), its columns in the order of `order`.
-inline void combine_u(GradedProduct* p, int64_t rank, int64_t columns, const int64_t* order) {
+inline void combine_u(GradedProduct* p, int64_t rank, int64_t columns, const int64_t* order, const Stop& stop) {
   const int64_t count = whole_vectors(p->sizes.width);
   alignas(64) double spare[2 * kW];
   for (int64_t i = 0; i < rank; i += 4) {
+    if (columns * count > 65536 && stop()) return;
     for (int64_t j = 0; j < count;) {
       const bool pair = j + 2 * kW <= count;
       double* out[4];
@@ -330,7 +331,7 @@ inline bool absorb(GradedProduct* p, int64_t m, int64_t rank, const Scratch& s, 
   p->rank = pivoted_qr(qr, smaller(smaller(live, old), rank), stop);
   if (p->started) {
     split_triangle(qr, p->rank, p->triangle, p->triangle_stride, p->exponents);
-    combine_u(p, p->rank, old, s.column_order);
+    combine_u(p, p->rank, old, s.column_order, stop);
     exchange(p->u, p->next_u);
   } else {
     // What orthogonal matrices stand to the right does not matter, so U may have its columns in any order.
