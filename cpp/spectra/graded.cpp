@@ -31,7 +31,7 @@ GradedKernels graded_kernels(Target target) {
 struct Workers {
   Workers(const GradedKernels& table, const GradedSizes& sizes, int64_t members, int threads)
       : count(static_cast<int>(std::clamp<int64_t>(members, 1, threads))),
-        rank(std::min(sizes.rows, sizes.width)),
+        rank(sizes.rank),
         bytes((table.memory(sizes) + 63) / 64 * 64),
         memory(count * bytes),
         values(count * rank),
@@ -42,6 +42,17 @@ struct Workers {
   stack::Buffer<double> values;
   stack::Buffer<int64_t> exponents;
 };
+
+GradedSizes sizes_of(const Factors* factors, size_t count) {
+  const Factor& first = factors[0].first;
+  GradedSizes sizes{first.columns, std::min(first.rows, first.columns), 0, 0, count > 1};
+  for (size_t l = 0; l < count; ++l) {
+    const Factor& f = factors[l].first;
+    sizes.rows = std::max(sizes.rows, f.rows);
+    sizes.entries = std::max(sizes.entries, (f.rows + 15) * (f.columns + 15));
+  }
+  return sizes;
+}
 
 Factor member(const Factors& factors, int64_t index) {
   Factor f = factors.first;
@@ -61,8 +72,7 @@ void log_singular_values(const std::vector<Factors>& factors, int64_t members, b
                          double* logs, const GradedCall& call) {
   if (factors.empty() || !chained(factors)) throw std::invalid_argument("factors must chain");
   const GradedKernels table = graded_kernels(call.target);
-  GradedSizes sizes{factors[0].first.columns, 0, factors.size() > 1};
-  for (const Factors& f : factors) sizes.rows = std::max(sizes.rows, f.first.rows);
+  const GradedSizes sizes = sizes_of(factors.data(), factors.size());
   const Workers workers(table, sizes, members, call.threads);
   const int64_t depth = static_cast<int64_t>(factors.size()), results = prefixes ? depth : 1;
   parallel(workers.count, members, [&](int64_t b, int worker) {
@@ -89,7 +99,7 @@ void log_singular_values(const std::vector<Factors>& factors, int64_t members, b
 template <class T>
 void relative_singular_values(const Factors& matrices, int64_t members, T* values, const GradedCall& call) {
   const GradedKernels table = graded_kernels(call.target);
-  const GradedSizes sizes{matrices.first.columns, matrices.first.rows, false};
+  const GradedSizes sizes = sizes_of(&matrices, 1);
   const Workers workers(table, sizes, members, call.threads);
   parallel(workers.count, members, [&](int64_t b, int worker) {
     if (call.stop()) return;

@@ -22,17 +22,19 @@ struct Factor {
   bool single;
 };
 
-// The largest sizes of a product that is to be made.
+// Sizes of a product that is to be made.
 struct GradedSizes {
-  int64_t width;  // columns of the first factor
-  int64_t rows;   // most rows of any factor
-  bool several;   // more than one factor
+  int64_t width;    // columns of the first factor
+  int64_t rank;     // the smaller side of the first factor
+  int64_t rows;     // most rows of any factor
+  int64_t entries;  // the most that any factor has, each of its sides padded by 15
+  bool several;     // more than one factor
 };
 
 struct GradedProduct {
   // Room, carved from one piece of memory.  Matrices are row-major, their rows padded with zeros.
   double* factor;      // as read, where it has to be transposed
-  double* turned;      // the transposed factor, one row a column of it; Q is applied to it from the left
+  double* turned;      // the transposed factor, to which Q is applied from the left
   double* panel;       // what is factored by QR
   double* reflectors;  // (rank, live)
   double* u;           // (rank, width)
@@ -44,11 +46,11 @@ struct GradedProduct {
   int64_t* exponents;  // of D
   int64_t* order;      // the row of the product that each entry of a reflector belongs to, pivots first
   GradedSizes sizes;
-  int64_t factor_stride, turned_stride, panel_stride, u_stride, triangle_stride;
+  int64_t u_stride, triangle_stride;
 
   int64_t rank;
   int64_t live;        // rows that are not zero
-  int64_t reflections;  // 0 while Q is the identity, else `rank`
+  int64_t reflections;  // how many make up Q: 0 while it is the identity, else `rank`
   bool started;        // `u` is in use: before, it stands for the identity
 };
 

@@ -25,20 +25,17 @@ DG_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 // Sizes of the pieces of memory of a product, in elements.
 struct Room {
   explicit Room(const GradedSizes& s) {
-    const int64_t most = larger(s.rows, s.width), rank = smaller(s.rows, s.width);
-    const int64_t inner = s.several ? most : s.width;
+    const int64_t most = larger(s.rows, s.width);
     longest = row_stride(most);
-    factor = s.rows * row_stride(inner);
-    turned = inner * row_stride(s.rows);
-    panel = larger(s.rows * row_stride(s.width), most * row_stride(rank));
-    reflectors = s.several ? (rank + kBlock) * row_stride(s.rows) : 0;
-    u = rank * row_stride(s.width);
-    triangle = (rank + 3) * row_stride(rank);  // read in fours
+    matrix = larger(s.entries, most * row_stride(s.rank));
+    reflectors = s.several ? (s.rank + kBlock) * row_stride(s.rows) : 0;
+    u = s.rank * row_stride(s.width);
+    triangle = (s.rank + 3) * row_stride(s.rank);  // read in fours
     vectors = qr_scratch(most, most);
   }
-  int64_t doubles() const { return factor + turned + panel + reflectors + 2 * u + triangle + vectors + longest; }
-  int64_t integers() const { return 11 * longest; }
-  int64_t longest, factor, turned, panel, reflectors, u, triangle, vectors;
+  int64_t doubles() const { return 3 * matrix + reflectors + 2 * u + triangle + vectors + longest; }
+  int64_t integers() const { return 10 * longest; }
+  int64_t longest, matrix, reflectors, u, triangle, vectors;
 };
 
 inline int64_t graded_memory(const GradedSizes& sizes) {
@@ -51,23 +48,23 @@ struct Scratch {
   explicit Scratch(const GradedProduct& p) {
     int64_t* next = p.integers;
     const int64_t longest = Room(p.sizes).longest;
-    int64_t** const arrays[] = {&rows,   &columns, &all_rows,  &all_columns,  &owners,
-                                &to,     &r,       &row_order, &column_order};
+    int64_t** const arrays[] = {&rows, &columns, &all_columns, &owners,
+                                &to,   &r,       &row_order,   &column_order};
     for (int64_t** array : arrays) {
       *array = next;
       next += longest;
     }
   }
-  int64_t *rows, *columns;          // exponents of rows and columns of the left factor, columns in the order of Q
-  int64_t *all_rows, *all_columns;  // those of the factor, in its own order
-  int64_t *owners;          // the row of the product that each row of a left factor makes
-  int64_t *to;              // where a column goes when it is turned into a row
-  int64_t *row_order, *column_order, *r;
+  int64_t *rows, *columns;  // exponents of rows and columns of the factor, columns in the order of Q
+  int64_t* all_columns;     // the same in their own order
+  int64_t* owners;          // the row of the product that each row of the panel makes
+  int64_t* to;              // where a column goes when it is turned into a row
+  int64_t* r;               // exponents of the rows of the panel
+  int64_t *row_order, *column_order;
 };
 
 inline void start_graded(GradedProduct* p, const GradedSizes& sizes, void* memory) {
   const Room room(sizes);
-  const int64_t inner = sizes.several ? larger(sizes.rows, sizes.width) : sizes.width;
   double* next = static_cast<double*>(memory);
   const auto carve = [&](int64_t count) {
     double* piece = next;
@@ -76,9 +73,9 @@ inline void start_graded(GradedProduct* p, const GradedSizes& sizes, void* memor
   };
   *p = GradedProduct{};
   p->sizes = sizes;
-  p->factor = carve(room.factor);
-  p->turned = carve(room.turned);
-  p->panel = carve(room.panel);
+  p->factor = carve(room.matrix);
+  p->turned = carve(room.matrix);
+  p->panel = carve(room.matrix);
   p->reflectors = carve(room.reflectors);
   p->u = carve(room.u);
   p->next_u = carve(room.u);
@@ -86,12 +83,10 @@ inline void start_graded(GradedProduct* p, const GradedSizes& sizes, void* memor
   p->vectors = carve(room.vectors);
   p->betas = carve(room.longest);
   p->integers = reinterpret_cast<int64_t*>(next);
-  p->exponents = p->integers + 9 * room.longest;
+  p->exponents = p->integers + 8 * room.longest;
   p->order = p->exponents + room.longest;
-  p->factor_stride = row_stride(inner);
-  p->turned_stride = row_stride(sizes.rows);
   p->u_stride = row_stride(sizes.width);
-  p->triangle_stride = row_stride(smaller(sizes.rows, sizes.width));
+  p->triangle_stride = row_stride(sizes.rank);
   p->rank = p->live = sizes.width;
   for (int64_t j = 0; j < sizes.width; ++j) {
     p->exponents[j] = 0;
@@ -131,15 +126,16 @@ inline bool read_factor(GradedProduct* p, const Factor& f, const int64_t* to) {
   bool finite = true;
   if (f.row_stride == size && f.column_stride != size) {
     for (int64_t c = 0; c < f.columns; ++c) {
-      double* row = to[c] < 0 ? p->factor : p->turned + to[c] * p->turned_stride;
+      double* row = to[c] < 0 ? p->factor : p->turned + to[c] * row_stride(f.rows);
       finite &= read_line<T>(f.data + c * f.column_stride, size, f.rows, row);
       for (int64_t j = f.rows; j < whole_vectors(f.rows); ++j) row[j] = 0;
     }
     return finite;
   }
+  const int64_t stride = row_stride(f.columns);
   for (int64_t j = 0; j < f.rows; ++j)
-    finite &= read_line<T>(f.data + j * f.row_stride, f.column_stride, f.columns, p->factor + j * p->factor_stride);
-  if (finite) transpose(p->factor, p->factor_stride, f.rows, f.columns, p->turned, p->turned_stride, to);
+    finite &= read_line<T>(f.data + j * f.row_stride, f.column_stride, f.columns, p->factor + j * stride);
+  if (finite) transpose(p->factor, stride, f.rows, f.columns, p->turned, row_stride(f.rows), to);
   return finite;
 }
 
@@ -153,7 +149,7 @@ DG_INLINE bool read(GradedProduct* p, const Factor& f, int64_t* to) {
 // order of the turned rows.  Returns whether all entries are far from the ends of the range; if so the turned factor is
 // left scaled by rows, else by rows and columns at once, lest the small entries of a small column vanish.
 inline bool equilibrate(GradedProduct* p, int64_t m, int64_t* rows, int64_t* columns) {
-  const int64_t stride = p->turned_stride, count = whole_vectors(m);
+  const int64_t stride = row_stride(m), count = whole_vectors(m);
   double* const tops = p->vectors;
   clear(tops, count);
   Vec<double> low = splat(1.0);
@@ -198,8 +194,8 @@ inline bool equilibrate(GradedProduct* p, int64_t m, int64_t* rows, int64_t* col
   return false;
 }
 
-// x = (H_k H_k+1 H_k+2 H_k+3)^T x for rows of x from k on, J vectors of columns.
-template <int J>
+// x = (1 - V T V^T) x, or with T^T where `Turned`, for J vectors of columns of rows first <= i < last.
+template <bool Turned, int J>
 DG_INLINE void reflect_columns(const double* v, int64_t v_stride, const double* t, double* x, int64_t stride,
                                int64_t first, int64_t last) {
   Vec<double> y[kBlock][J];
@@ -213,13 +209,16 @@ DG_INLINE void reflect_columns(const double* v, int64_t v_stride, const double* 
       for (int c = 0; c < J; ++c) y[b][c] = fma(s, row[c], y[b][c]);
     }
   }
-  // From the last down, for each takes those before it.
-  for (int b = kBlock - 1; b >= 0; --b)
+  // T is upper triangular: in an order where each takes only those that are still as they were.
+  for (int n = 0; n < kBlock; ++n) {
+    const int b = Turned ? kBlock - 1 - n : n;
     for (int c = 0; c < J; ++c) {
       Vec<double> z = splat(-t[b * kBlock + b]) * y[b][c];
-      for (int l = 0; l < b; ++l) z = fma(splat(-t[l * kBlock + b]), y[l][c], z);
+      for (int l = Turned ? 0 : b + 1; l < (Turned ? b : kBlock); ++l)
+        z = fma(splat(-t[Turned ? l * kBlock + b : b * kBlock + l]), y[l][c], z);
       y[b][c] = z;
     }
+  }
   for (int64_t i = first; i < last; ++i) {
     Vec<double> row[J];
     for (int c = 0; c < J; ++c) row[c] = load(x + i * stride + c * kW);
@@ -231,31 +230,62 @@ DG_INLINE void reflect_columns(const double* v, int64_t v_stride, const double* 
   }
 }
 
-// The turned factor times Q: its rows, (live, m), by every reflector from the left, four at a time as 1 - V T V^T.
-inline void apply_reflectors(GradedProduct* p, int64_t m, const Stop& stop) {
-  const int64_t stride = row_stride(p->sizes.rows), length = whole_vectors(p->live), count = whole_vectors(m);
+template <bool Turned>
+DG_INLINE void reflect(const double* v, int64_t v_stride, const double* t, double* x, int64_t stride, int64_t columns,
+                       int64_t first, int64_t last) {
+  int64_t j = 0;
+  for (; j + 2 * kW <= columns; j += 2 * kW)
+    reflect_columns<Turned, 2>(v, v_stride, t, x + j, stride, first, last);
+  for (; j < columns; j += kW) reflect_columns<Turned, 1>(v, v_stride, t, x + j, stride, first, last);
+}
+
+// T of reflectors k to k + 3, whose product is 1 - V T V^T.
+inline void block_factor(const GradedProduct* p, int64_t k, double* t) {
+  const int64_t stride = row_stride(p->sizes.rows), first = k / kW * kW, length = whole_vectors(p->live) - first;
+  const double* v = p->reflectors + k * stride + first;
+  clear(t, kBlock * kBlock);
+  for (int64_t b = 0; b < kBlock; ++b) {
+    t[b * kBlock + b] = p->betas[k + b];
+    for (int64_t l = 0; l < b; ++l) {
+      const double dot = inner_product(v + l * stride, v + b * stride, length);
+      for (int64_t i = 0; i <= l; ++i) t[i * kBlock + b] -= p->betas[k + b] * (t[i * kBlock + l] * dot);
+    }
+  }
+}
+
+// Fills up the last block of reflectors with ones that do nothing.
+inline void pad_reflectors(GradedProduct* p) {
   for (int64_t k = p->reflections; k % kBlock; ++k) {
-    clear(p->reflectors + k * stride, length);
+    clear(p->reflectors + k * row_stride(p->sizes.rows), whole_vectors(p->live));
     p->betas[k] = 0;
   }
+}
+
+// The turned factor, (live, m), times Q: every reflector from the left, four at a time.
+inline void apply_reflectors(GradedProduct* p, int64_t m, const Stop& stop) {
+  const int64_t stride = row_stride(p->sizes.rows);
+  double t[kBlock * kBlock];
   for (int64_t k = 0; k < p->reflections; k += kBlock) {
     if (m * p->live > 65536 && stop()) return;
-    const double* v = p->reflectors + k * stride;
-    double t[kBlock * kBlock] = {};
-    for (int64_t b = 0; b < kBlock; ++b) {
-      double dots[kBlock];
-      const int64_t first = k / kW * kW;
-      for (int64_t l = 0; l < b; ++l)
-        dots[l] = inner_product(v + l * stride + first, v + b * stride + first, length - first);
-      const double beta = p->betas[k + b];
-      t[b * kBlock + b] = beta;
-      for (int64_t i = 0; i < b; ++i)
-        for (int64_t l = i; l < b; ++l) t[i * kBlock + b] -= beta * (t[i * kBlock + l] * dots[l]);
-    }
-    int64_t j = 0;
-    for (; j + 2 * kW <= count; j += 2 * kW)
-      reflect_columns<2>(v, stride, t, p->turned + j, p->turned_stride, k, p->live);
-    for (; j < count; j += kW) reflect_columns<1>(v, stride, t, p->turned + j, p->turned_stride, k, p->live);
+    block_factor(p, k, t);
+    reflect<true>(p->reflectors + k * stride, stride, t, p->turned, row_stride(m), whole_vectors(m), k, p->live);
+  }
+}
+
+// Q itself in place of the turned factor, (live, rank), rows in the order of the reflectors.
+inline void form_q(GradedProduct* p, const Stop& stop) {
+  const int64_t v_stride = row_stride(p->sizes.rows), stride = row_stride(p->rank), count = whole_vectors(p->rank);
+  double t[kBlock * kBlock];
+  for (int64_t i = 0; i < p->live; ++i) {
+    clear(p->turned + i * stride, count);
+    if (i < p->rank) p->turned[i * stride + i] = 1;
+  }
+  // From the last block on, so that only what is no longer the identity is touched.
+  for (int64_t k = (p->reflections - 1) / kBlock * kBlock; k >= 0 && p->reflections; k -= kBlock) {
+    if (p->rank * p->live > 65536 && stop()) return;
+    block_factor(p, k, t);
+    const int64_t first = k / kW * kW;
+    reflect<false>(p->reflectors + k * v_stride, v_stride, t, p->turned + first, stride, count - first, k, p->live);
   }
 }
 
@@ -299,35 +329,14 @@ inline void combine_u(GradedProduct* p, int64_t rank, int64_t columns, const int
   }
 }
 
-// The product times a left factor, which has been turned: row exponents beside it, `owners` to say which row of the result
-// each of its m rows makes.  The rank is at most `rank`.  False if scales are too far apart for the range of the numbers
-// between them.
-inline bool absorb(GradedProduct* p, int64_t m, int64_t rank, const Scratch& s, const Stop& stop) {
-  apply_reflectors(p, m, stop);
-  const int64_t old = p->rank, count = whole_vectors(m);
-  double* const tops = p->vectors;
-  clear(tops, count);
-  for (int64_t i = 0; i < old; ++i)
-    for (int64_t j = 0; j < count; j += kW)
-      store(tops + j, max_or_second(abs(load(p->turned + i * p->turned_stride + j)), load(tops + j)));
-  int64_t live = 0;
-  for (int64_t j = 0; j < m; ++j) {
-    const int64_t top = s.rows[j] == kNothing ? kNothing : exponent(tops[j]);
-    s.to[j] = top == kNothing ? -1 : live;
-    if (top == kNothing) continue;
-    tops[live] = power(-top);
-    s.r[live] = s.rows[j] + top;
-    s.owners[live++] = s.owners[j];
-  }
-  const int64_t stride = row_stride(old);
-  transpose(p->turned, p->turned_stride, old, m, p->panel, stride, s.to);
-  for (int64_t j = 0; j < live; ++j) multiply_row(p->panel + j * stride, whole_vectors(old), tops[j]);
-
+// Takes the panel, (live, rank of the product), with row exponents s.r and owners of its rows, for Q D: by QR it becomes
+// the new Q D and part of U.  The rank is at most `rank`.  False if scales are too far apart for the numbers between them.
+inline bool factor_panel(GradedProduct* p, int64_t live, int64_t rank, const Scratch& s, const Stop& stop) {
+  const int64_t old = p->rank;
   double* const reflectors = p->sizes.several ? p->reflectors : nullptr;
-  const QrProblem qr{p->panel,       stride,     live,
-                     old,            s.r,        p->exponents,
-                     s.row_order,    s.column_order, reflectors,
-                     row_stride(p->sizes.rows), p->betas, p->vectors};
+  const QrProblem qr{p->panel,   row_stride(old), live,       old,
+                     s.r,        p->exponents,    s.row_order, s.column_order,
+                     reflectors, row_stride(p->sizes.rows), p->betas, p->vectors};
   p->rank = pivoted_qr(qr, smaller(smaller(live, old), rank), stop);
   if (p->started) {
     split_triangle(qr, p->rank, p->triangle, p->triangle_stride, p->exponents);
@@ -351,30 +360,55 @@ inline bool absorb(GradedProduct* p, int64_t m, int64_t rank, const Scratch& s, 
     }
     p->exponents[i] += size;
   }
-  p->reflections = p->rank;
+  p->reflections = p->sizes.several ? p->rank : 0;
   p->live = live;
+  pad_reflectors(p);
   for (int64_t i = 0; i < live; ++i) p->order[i] = s.owners[s.row_order[i]];
   return sum(check) == 0;
+}
+
+// Makes the panel from the turned factor, m rows with exponents s.rows, once Q is applied; rows of zeros are dropped.
+inline int64_t turn_back(GradedProduct* p, int64_t m, const Scratch& s) {
+  const int64_t turned_stride = row_stride(m), stride = row_stride(p->rank), count = whole_vectors(m);
+  double* const tops = p->vectors;
+  clear(tops, count);
+  for (int64_t i = 0; i < p->rank; ++i)
+    for (int64_t j = 0; j < count; j += kW)
+      store(tops + j, max_or_second(abs(load(p->turned + i * turned_stride + j)), load(tops + j)));
+  int64_t live = 0;
+  for (int64_t j = 0; j < m; ++j) {
+    const int64_t top = s.rows[j] == kNothing ? kNothing : exponent(tops[j]);
+    s.to[j] = top == kNothing ? -1 : live;
+    if (top == kNothing) continue;
+    tops[live] = power(-top);
+    s.r[live] = s.rows[j] + top;
+    s.owners[live++] = j;
+  }
+  transpose(p->turned, turned_stride, p->rank, m, p->panel, stride, s.to);
+  for (int64_t j = 0; j < live; ++j) multiply_row(p->panel + j * stride, whole_vectors(p->rank), tops[j]);
+  return live;
 }
 
 // Multiplies by the scales of the columns of a factor, zero columns left out, and turns the factor anew, in the order of
 // the new Q and scaled by rows and columns.
 inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, const Scratch& s, const Stop& stop) {
-  for (int64_t j = 0; j < f.rows; ++j) s.all_rows[j] = s.rows[j];
-  int64_t column = 0;
+  form_q(p, stop);
+  const int64_t q_stride = row_stride(p->rank), count = whole_vectors(p->rank);
+  int64_t live = 0;
   for (int64_t i = 0; i < p->live; ++i) {
-    double* row = p->turned + i * p->turned_stride;
-    clear(row, whole_vectors(used));
-    if (s.columns[i] == kNothing) continue;
-    row[column] = 1;
-    s.all_columns[p->order[i]] = s.rows[column] = s.columns[i];
-    s.owners[column++] = p->order[i];
+    const double* row = p->turned + i * q_stride;
+    const int64_t top = s.columns[i] == kNothing ? kNothing : exponent(largest_magnitude(row, count));
+    if (top == kNothing) continue;
+    const Vec<double> factor = splat(power(-top));
+    for (int64_t j = 0; j < count; j += kW) store(p->panel + live * q_stride + j, load(row + j) * factor);
+    s.r[live] = s.columns[i] + top;
+    s.all_columns[p->order[i]] = s.columns[i];
+    s.owners[live++] = p->order[i];
   }
-  if (!absorb(p, used, used, s, stop)) return false;
+  if (!factor_panel(p, live, used, s, stop)) return false;
   read(p, f, s.to);
-  for (int64_t j = 0; j < f.rows; ++j) s.rows[j] = s.all_rows[j];
   for (int64_t i = 0; i < p->live; ++i) {
-    double* row = p->turned + i * p->turned_stride;
+    double* row = p->turned + i * row_stride(f.rows);
     const int64_t c = s.all_columns[p->order[i]];
     for (int64_t j = 0; j < f.rows; ++j)
       if (row[j] != 0) row[j] = scale(row[j], -s.rows[j] - c);
@@ -403,11 +437,11 @@ inline bool multiply_graded(GradedProduct* p, const Factor& f, const Stop& stop)
       if (s.columns[i] == kNothing) continue;
       if (!p->started) p->exponents[i] += s.columns[i];
       if (p->started != by_rows)
-        multiply_row(p->turned + i * p->turned_stride, whole_vectors(f.rows), power(sign * s.columns[i]));
+        multiply_row(p->turned + i * row_stride(f.rows), whole_vectors(f.rows), power(sign * s.columns[i]));
     }
   }
-  for (int64_t j = 0; j < f.rows; ++j) s.owners[j] = j;
-  return absorb(p, f.rows, used, s, stop);
+  apply_reflectors(p, f.rows, stop);
+  return factor_panel(p, turn_back(p, f.rows, s), used, s, stop);
 }
 
 // One QR of the transposed rows 2^e u, (rank, columns): a triangle takes their place, closer to diagonal.
