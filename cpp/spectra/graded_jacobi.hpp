@@ -11,15 +11,6 @@ using depthgauge::spectra::Stop;
 
 constexpr int kMaxSweeps = 40;
 
-DG_INLINE double inner_product(const double* a, const double* b, int64_t count) {
-  Vec<double> total[4] = {};
-  int64_t j = 0;
-  for (; j + 4 * kW <= count; j += 4 * kW)
-    for (int v = 0; v < 4; ++v) total[v] = fma(load(a + j + v * kW), load(b + j + v * kW), total[v]);
-  for (; j < count; j += kW) total[0] = fma(load(a + j), load(b + j), total[0]);
-  return sum((total[0] + total[1]) + (total[2] + total[3]));
-}
-
 // Brings the row to a largest magnitude in [1/2, 1) and returns its sum of squares.
 DG_INLINE double normalize_row(double* u, int64_t count, int64_t* e) {
   const int64_t size = exponent(largest_magnitude(u, count));

@@ -1,4 +1,4 @@
-// Powers of two, and rows of doubles padded to whole cache lines.
+// Powers of two as scales, and rows of doubles padded to whole vectors.
 #pragma once
 
 #include "common/simd.hpp"
@@ -54,6 +54,15 @@ DG_INLINE double sum(Vec<double> v) {
   for (int half = kW / 2; half; half /= 2)
     for (int i = 0; i < half; ++i) parts[i] += parts[i + half];
   return parts[0];
+}
+
+DG_INLINE double inner_product(const double* a, const double* b, int64_t count) {
+  Vec<double> total[4] = {};
+  int64_t j = 0;
+  for (; j + 4 * kW <= count; j += 4 * kW)
+    for (int v = 0; v < 4; ++v) total[v] = fma(load(a + j + v * kW), load(b + j + v * kW), total[v]);
+  for (; j < count; j += kW) total[0] = fma(load(a + j), load(b + j), total[0]);
+  return sum((total[0] + total[1]) + (total[2] + total[3]));
 }
 
 DG_INLINE double largest(Vec<double> v) {

@@ -33,8 +33,7 @@ def log_singular_values(
         An array is a stack of square factors.  The items of a list or tuple are the factors, each with as many columns
         as the one before has rows; their leading axes broadcast.  float32 or float64, any layout.
     prefixes : bool
-        Also return the values after each factor: index l is of ``F[l] @ ... @ F[0]``.  Each costs as much again as some
-        factors do.
+        Return the values after each factor: index l is of ``F[l] @ ... @ F[0]``.
     backend : {"native", "reference"}, optional
         By default ``DEPTHGAUGE_BACKEND``, or native.
     threads : int, optional
@@ -62,7 +61,9 @@ def log_singular_values(
     Errors are about eps times the condition number of each factor, its rows and columns scaled to the size of one,
     summed over the factors: 1e-13 to 1e-11 for a hundred random factors, whether those are graded by rows, by columns
     or by both.  What the factors do not determine themselves, as the small values of a factor rotated out of sight, no
-    method can tell.  Arithmetic is in float64, also for float32 factors.
+    method can tell.  The product has no range to stay in, but a single factor has: where its rows or columns differ by
+    more than 1e300 in size, and the next one undoes that, values may be lost, or all be NaN.  Arithmetic is in float64,
+    also for float32 factors, whose small values float32 would lose within a few factors.
 
     The product is kept as Q D U, with orthonormal Q, a diagonal D of integer powers of two and rows of about unit size
     in U, and updated by QR with row and column pivoting, after [1]_; one-sided Jacobi [2]_ on D U finishes.
