@@ -118,7 +118,9 @@ inline int64_t turn_back(GradedProduct* p, int64_t m, const Scratch& s) {
 
 // Multiplies by the scales of the columns of a factor, zero columns left out, and turns the factor anew, in the order of
 // the new Q and scaled by rows and columns.
-inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, const Scratch& s, const Stop& stop) {
+// `plain` is what `equilibrate` returned.
+inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, bool plain, const Scratch& s,
+                         const Stop& stop) {
   form_q(p, stop);
   const int64_t q_stride = row_stride(p->rank), count = whole_vectors(p->rank);
   int64_t live = 0;
@@ -134,11 +136,19 @@ inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, const 
   }
   if (!factor_panel(p, live, used, s, stop)) return false;
   read(p, f, s.to);
+  double* const scales = p->vectors;
+  for (int64_t j = 0; j < whole_vectors(f.rows); ++j)
+    scales[j] = j < f.rows && s.rows[j] != kNothing ? power(-s.rows[j]) : 0;
   for (int64_t i = 0; i < p->live; ++i) {
     double* row = p->turned + i * row_stride(f.rows);
     const int64_t c = s.all_columns[p->order[i]];
-    for (int64_t j = 0; j < f.rows; ++j)
-      if (row[j] != 0) row[j] = scale(row[j], -s.rows[j] - c);
+    if (plain) {
+      const Vec<double> factor = splat(power(-c));
+      for (int64_t j = 0; j < f.rows; j += kW) store(row + j, load(row + j) * load(scales + j) * factor);
+    } else {
+      for (int64_t j = 0; j < f.rows; ++j)
+        if (row[j] != 0) row[j] = scale(row[j], -s.rows[j] - c);
+    }
   }
   return true;
 }
@@ -155,7 +165,7 @@ inline bool multiply_graded(GradedProduct* p, const Factor& f, const Stop& stop)
       ++used;
     }
   if (p->started && high - low > kColumnSpread) {
-    if (!split_factor(p, f, used, s, stop)) return false;
+    if (!split_factor(p, f, used, by_rows, s, stop)) return false;
     used = p->live;
   } else {
     // While Q is the identity the scales of the columns go straight to D; else they go back where they were.
