@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from comparison import estimate, spread, stack
+from comparison import estimate, graded, spread, stack
 
 
 def main() -> int:
@@ -18,6 +18,7 @@ def main() -> int:
     stack.add_parser(commands)
     spread.add_parser(commands)
     estimate.add_parser(commands)
+    graded.add_parser(commands)
     arguments = parser.parse_args()
     status: int = arguments.run(arguments)
     return status

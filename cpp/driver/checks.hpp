@@ -18,6 +18,10 @@ void check_calls(const Case& c, Target target, bool fork);
 template <class T>
 void check_spectra(Target target, bool quick);
 
+// Singular values to high relative accuracy, of matrices and of products.
+template <class T>
+void check_graded(Target target);
+
 // The pool of threads by itself.
 void check_pool();
 

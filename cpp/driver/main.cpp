@@ -28,6 +28,8 @@ void run(bool quick) {
   const int stride = quick ? 8 : targets.size() > 1 ? 2 : 1;
   uint64_t salt = 1;
   for (const Target target : targets) {
+    check_graded<float>(target);
+    check_graded<double>(target);
     check_precision<float>(target, salt++, stride, quick);
     check_precision<double>(target, salt++, stride, quick);
     names += (names.empty() ? "" : ", ") + std::string(name(target));

@@ -5,6 +5,7 @@ from depthgauge._version import __version__
 from depthgauge.backends import available_backends
 from depthgauge.equation import Block
 from depthgauge.estimates import Estimate, estimate_spread
+from depthgauge.graded import log_singular_values
 from depthgauge.spectra import Spread, singular_values, spread, spread_ragged
 from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
 from depthgauge.weights import Weights, initialize
@@ -24,6 +25,7 @@ __all__ = [
     "forward",
     "initialize",
     "jvp",
+    "log_singular_values",
     "singular_values",
     "spread",
     "spread_ragged",

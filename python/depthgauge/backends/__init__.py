@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -149,8 +149,19 @@ class Backend(Protocol):
         Errors are a few eps of the largest value of the same matrix.
         """
 
+    def log_singular_values(self, factors: Sequence[Array], *, prefixes: bool, threads: int) -> Floats:
+        """Return the logs of the singular values of ``factors[-1] @ ... @ factors[0]``, shape (N, k), descending.
+
+        Factors have shapes (N, m, n) that chain, any strides, and one dtype; there is at least one.  With `prefixes`
+        those after each factor, (N, L, k), where k is the largest number of them and what a smaller product lacks is
+        NaN.
+        """
+
     def relative_singular_values(self, a: Array, *, threads: int) -> Array:
-        """Return singular values, shape (N, p), each to high relative accuracy where the matrix determines it."""
+        """Return singular values, shape (N, p), each to high relative accuracy where the matrix determines it.
+
+        `a` has shape (..., n, k), any strides; N counts its matrices, p is min(n, k).
+        """
 
 
 def flat_vectors(stack: Stack, vectors: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -179,6 +180,23 @@ def singular_values(a: Array, *, threads: int) -> SingularArrays:
     )
     _function("singular_values", a)(a, *found, _target(), threads)
     return found
+
+
+def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: int) -> Floats:
+    """Return the logs of the singular values of the product of `factors`, shapes (N, m, n)."""
+    members, _, width = factors[0].shape
+    ends = [min(factor.shape[-2], width) for factor in factors]
+    logs: Floats = np.empty((members, len(factors), max(ends)) if prefixes else (members, ends[-1]))
+    _function("log_singular_values", factors[0])(list(factors), prefixes, logs, _target(), threads)
+    return logs
+
+
+def relative_singular_values(a: Array, *, threads: int) -> Array:
+    """Return the singular values of each matrix of `a`, shape (..., n, k), to high relative accuracy."""
+    matrices = a.reshape(math.prod(a.shape[:-2]), *a.shape[-2:])
+    values: Array = np.empty((len(matrices), min(a.shape[-2:])), a.dtype)
+    _function("relative_singular_values", a)(matrices, values, _target(), threads)
+    return values
 
 
 def _function(name: str, of: Stack | Array) -> Any:

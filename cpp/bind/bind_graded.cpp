@@ -1,0 +1,75 @@
+// Singular values to high relative accuracy, on NumPy arrays.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bind/bind.hpp"
+#include "bind/call.hpp"
+#include "spectra/graded.hpp"
+
+namespace py = pybind11;
+
+namespace depthgauge {
+namespace {
+
+using namespace spectra;
+
+// An array (N, rows, columns) of any strides.
+template <class T>
+Factors read_factors(const py::array& array, int64_t members) {
+  if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != 3)
+    throw std::invalid_argument("a factor has the wrong dtype or number of axes");
+  if (array.shape(0) != members) throw std::invalid_argument("factors must have one matrix for each product");
+  return {{static_cast<const char*>(array.data()), array.shape(1), array.shape(2), array.strides(1), array.strides(2),
+           sizeof(T) == sizeof(float)},
+          array.strides(0)};
+}
+
+template <class T>
+T* results(const py::array& array, const std::vector<int64_t>& shape) {
+  if (!py::isinstance<py::array_t<T>>(array) || !array.writeable() || !(array.flags() & py::array::c_style))
+    throw std::invalid_argument("results must be a writable C-order array of the right dtype");
+  if (!std::equal(shape.begin(), shape.end(), array.shape(), array.shape() + array.ndim()))
+    throw std::invalid_argument("results have the wrong shape");
+  return static_cast<T*>(const_cast<void*>(array.data()));
+}
+
+template <class T>
+void run_logs(const std::vector<py::array>& arrays, bool prefixes, const py::array& logs, const std::string& target,
+              int threads) {
+  if (arrays.empty()) throw std::invalid_argument("there must be a factor");
+  const int64_t members = arrays[0].ndim() ? arrays[0].shape(0) : 0;
+  std::vector<Factors> factors;
+  for (const py::array& array : arrays) factors.push_back(read_factors<T>(array, members));
+  if (!chained(factors)) throw std::invalid_argument("factors must chain");
+  const int64_t count = logs.ndim() ? logs.shape(logs.ndim() - 1) : 0;
+  std::vector<int64_t> shape{members, count};
+  if (prefixes) shape.insert(shape.begin() + 1, static_cast<int64_t>(arrays.size()));
+  double* const out = results<double>(logs, shape);
+  run_released(target, threads,
+               [&](const Resources& resources) { log_singular_values(factors, members, prefixes, count, out, resources); });
+}
+
+template <class T>
+void run_relative(const py::array& matrices, const py::array& values, const std::string& target, int threads) {
+  const int64_t members = matrices.ndim() ? matrices.shape(0) : 0;
+  const Factors factors = read_factors<T>(matrices, members);
+  T* const out = results<T>(values, {members, std::min(factors.first.rows, factors.first.columns)});
+  run_released(target, threads,
+               [&](const Resources& resources) { relative_singular_values(factors, members, out, resources); });
+}
+
+}  // namespace
+
+void bind_graded(py::module_& m) {
+  m.def("log_singular_values_float32", &run_logs<float>);
+  m.def("log_singular_values_float64", &run_logs<double>);
+  m.def("relative_singular_values_float32", &run_relative<float>);
+  m.def("relative_singular_values_float64", &run_relative<double>);
+}
+
+}  // namespace depthgauge
