@@ -102,32 +102,33 @@ def test_a_gain_out_of_range_is_null(monkeypatch: pytest.MonkeyPatch, capsys: py
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--layers", "0"], "layers=0"),
-        (["--layers", "-1"], "--layers"),
+        (["--layers", "0"], "--layers: takes an integer of at least 1"),
+        (["--layers", "-1"], "--layers: takes an integer of at least 1"),
         (["--layers", "two"], "--layers"),
         (["--width", "6", "--heads", "4"], "heads=4 must divide width=6"),
         (["--width", "6", "--heads", "2"], "must be even"),
         (["--width", "8", "--heads", "4", "--kv-heads", "3"], "kv_heads=3 must divide heads=4"),
         (["--positions", "0"], "--positions"),
         (["--positions", "3", "--ids", "1,2,3,4,5"], "max_positions=3"),
-        (["--ids", "1,266"], "target_ids has 266"),
+        (["--ids", "1,266"], "target_ids[0]=266"),
         (["--ids", "1,-2"], "--ids"),
         (["--ids", "5"], "--ids"),
-        (["--ids", f"1,{2**70}"], f"target_ids has {2**70}"),
+        (["--ids", f"1,{2**70}"], f"target_ids[0]={2**70}"),
         (["--ids", ""], "--ids"),
         (["--ids", "1,two"], "--ids"),
         (["--seed", "-1"], "--seed"),
         (["--seed", str(2**64)], "seed"),
         (["--ff", "0"], "--ff"),
-        (["--vocabulary", "1"], "RMS at site 16"),
+        (["--vocabulary", "1"], "of the adjoints, the RMS at site 16 is 0.0"),
         (["--budget", "2027"], "2,028 parameters"),
         (["--layers", "1" + "0" * 15], "budget"),
         (["--positions", "1" + "0" * 15], "budget"),
         (["--compare", "rezero"], "--compare"),
         (["--fixtures", "--seed", "0"], "--seed does not go with --fixtures"),
-        (["--fixtures", "--layers", "0"], "--layers does not go with --fixtures"),
+        (["--fixtures", "--layers", "1"], "--layers does not go with --fixtures"),
         (["--fixtures", "--kv-heads", "1"], "--kv-heads does not go with --fixtures"),
         (["--plot", "curves.jpg"], ".png"),
+        (["--plot", "nowhere/curves.png"], "no folder"),
         (["--threads", "0"], "--threads"),
     ],
 )
@@ -137,6 +138,15 @@ def test_usage_errors(arguments: list[str], words: str, capsys: pytest.CaptureFi
     assert captured.out == ""
     assert words in captured.err.splitlines()[-1]
     assert "Traceback" not in captured.err
+
+
+def test_a_folder_is_refused_as_a_plot_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "curves.png"
+    path.mkdir()
+    assert exit_status("decoder", "--plot", str(path)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "is a folder" in captured.err
 
 
 def test_help_says_what_ratios_mean_and_what_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,9 +100,12 @@ def test_splitmix_goes_on(seed: int, first: int, second: int) -> None:
 def test_splitmix_in_pieces(count: int) -> None:
     rng = SplitMix64(WORD - 3)
     words = splitmix_words(WORD - 3, count)
-    assert rng.copy().integers(count).tolist() == words
+    as_numpy: Any = np.int64(count)
+    assert rng.copy().integers(count).tolist() == rng.copy().integers(as_numpy).tolist() == words
     assert rng.random((count,)).tolist() == [(word >> 11) * 2.0**-53 for word in words]
-    assert rng.state == (WORD - 3 + count * 0x9E3779B97F4A7C15) % WORD
+    other = SplitMix64(WORD - 3)
+    other.skip(count)
+    assert rng.state == other.state == (WORD - 3 + count * 0x9E3779B97F4A7C15) % WORD
 
 
 @pytest.mark.parametrize(("seed", "error"), [(-1, ValueError), (WORD, ValueError), (1.0, TypeError), (True, TypeError)])
@@ -254,7 +257,8 @@ def test_zero_depth() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"layers": -1}, ValueError, "layers"),
+        ({"layers": -1}, ValueError, "layers=-1 must be an integer >= 1"),
+        ({"layers": False}, TypeError, "layers"),
         ({"layers": 1.5}, TypeError, "layers"),
         ({"width": 0}, ValueError, "width"),
         ({"heads": 3}, ValueError, "heads=3 must divide width=8"),
@@ -285,6 +289,14 @@ def test_wrong_kinds_and_names() -> None:
             prepare(CONFIG, BUDGET, rng, rule="rezero")
         with pytest.raises(TypeError, match="parameters"):
             prepare(CONFIG, BUDGET, rng, parameters={})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="config must be a DecoderConfig"):
+            prepare(CONFIG.to_dict(), BUDGET, rng)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="control must be a Parameters"):
+            apply_rule("depth", {})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="record must be a Record"):
+            restore({}, {})  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="stored must map"):
+            restore(initialized().record, [])  # type: ignore[arg-type]
 
 
 # --- the refusals of completion
@@ -426,10 +438,15 @@ def test_a_wrong_layout_is_named(words: str) -> None:
         ({"policy": "none"}, "factor"),
         ({"policy": "lsuv"}, "lsuv"),
         ({"policy": ["depth"]}, "policy"),
-        ({"base_initializer": "he"}, "he"),
+        ({"base_initializer": "he"}, "base_initializer is 'he'"),
         ({"factor": 1 / math.sqrt(6)}, "factor"),
         ({"factor": math.nan}, "factor"),
         ({"transformed": ()}, "transformed"),
+        ({"transformed": None}, "transformed"),
+        ({"generator_before": 6}, "generator_after"),
+        ({"generator_after": 5}, "generator_after"),
+        ({"generator_before": -1}, "generator|seed"),
+        ({"config": CONFIG.to_dict()}, "config must be a DecoderConfig"),
         ({"config": dataclasses.replace(CONFIG, layers=2)}, "factor"),
     ],
 )

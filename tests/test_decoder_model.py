@@ -231,6 +231,7 @@ def test_observation_changes_nothing() -> None:
 
 
 PADDINGS: dict[str, tuple[Any, Any, Any]] = {
+    "anything": ([*INPUTS, [1, [2]], {}], [*TARGETS, np.ones(3), "pad"], len(INPUTS)),
     "count": ([*INPUTS, math.nan, 99], [*TARGETS, math.nan, -7], len(INPUTS)),
     "mask": ([*INPUTS, None, "pad"], [*TARGETS, None, "pad"], [True] * len(INPUTS) + [False] * 2),
     "floats": (np.array([*INPUTS, math.nan]), np.array([*TARGETS, math.inf]), np.arange(6) < 5),
@@ -270,11 +271,24 @@ def test_rms_is_safe_from_overflow_and_underflow(exponent: int) -> None:
         (math.nextafter(0.01, 0), "Below band"),
         (math.nextafter(100, 200), "Above band"),
         (np.float64(1.0), "Within band"),
+        (np.int64(1), "Within band"),
+        (np.float32(0.01), "Below band"),  # 0.00999999978
+        (np.float16(0.01), "Within band"),  # 0.01000214
+        (np.nextafter(np.float32(100), np.float32(200)), "Above band"),
         (0.0, "Below band"),
     ],
 )
 def test_the_band_is_inclusive_and_unrounded(ratio: float, status: str) -> None:
     assert classify(ratio) == status
+
+
+def test_curves_own_their_memory() -> None:
+    observation = observe(made(), INPUTS, TARGETS)
+    for field in dataclasses.fields(observation):
+        value = getattr(observation, field.name)
+        if isinstance(value, np.ndarray):
+            assert value.flags.owndata, field.name
+            assert value.flags.c_contiguous, field.name
 
 
 def test_branches_and_gains_are_never_classified() -> None:
@@ -305,6 +319,14 @@ def reshaped(parameters: Parameters) -> None:
     parameters["final_norm.gain"].shape = (2, 4)
 
 
+def steep(parameters: Parameters) -> None:
+    """Make the loss steep in the small states before the last block alone."""
+    parameters["embedding.weight"][INPUTS] *= 1e-4
+    for name in ("attention.output.weight", "ffn.down.weight"):
+        scaled(f"blocks.0.{name}", 0.0)(parameters)
+    scaled("final_norm.gain", 1e306)(parameters)
+
+
 REFUSALS: dict[str, tuple[Callable[[Parameters], None], type[Exception], str]] = {
     "a NaN token": (poisoned("embedding.weight", math.nan), decoder.NonFiniteValueError, "state at site 'input'"),
     "an infinite weight": (
@@ -320,13 +342,23 @@ REFUSALS: dict[str, tuple[Callable[[Parameters], None], type[Exception], str]] =
         decoder.NonFiniteValueError,
         r"state at site 'block\.0\.after_feed_forward'",
     ),
-    "a NaN in the reverse pass alone": (
-        poisoned("final_norm.gain", math.nan),
+    "a NaN behind the last site": (poisoned("final_norm.gain", math.nan), decoder.NonFiniteValueError, "loss is nan"),
+    "an infinite loss whose derivative is finite": (
+        scaled("final_norm.gain", 8e307),
         decoder.NonFiniteValueError,
-        "adjoint at site 'input'",
+        "loss is inf",
     ),
-    "no input": (scaled("embedding.weight", 0.0), decoder.NormalizerError, "site 0 is 0.0"),
-    "no terminal adjoint": (scaled("final_norm.gain", 0.0), decoder.NormalizerError, "site 4 is 0.0"),
+    "an overflow in the reverse pass alone": (
+        steep,
+        decoder.NonFiniteValueError,
+        r"adjoint at site 'block\.0\.after_feed_forward'",
+    ),
+    "no input": (scaled("embedding.weight", 0.0), decoder.NormalizerError, "of the states, the RMS at site 0 is 0.0"),
+    "no terminal adjoint": (
+        scaled("final_norm.gain", 0.0),
+        decoder.NormalizerError,
+        "of the adjoints, the RMS at site 4 is 0.0",
+    ),
     "a ratio out of range": (
         lambda parameters: [
             scaled("embedding.weight", 1e-160)(parameters),
@@ -335,7 +367,7 @@ REFUSALS: dict[str, tuple[Callable[[Parameters], None], type[Exception], str]] =
             scaled("blocks.0.attention.key.weight", 0.0)(parameters),
         ][0],
         decoder.NonFiniteRatioError,
-        "ratio at site 1",
+        "of the states, the ratio at site 1",
     ),
     "a wrong shape": (reshaped, decoder.LayoutError, "final_norm"),
 }
@@ -367,12 +399,24 @@ def test_what_cannot_be_measured_is_named(name: str) -> None:
         ((INPUTS, TARGETS, -1), ValueError, "valid"),
         ((INPUTS, TARGETS, 2.0), TypeError, "valid"),
         ((INPUTS, TARGETS[:4]), ValueError, "target_ids"),
-        (([7, 1], [1, 2]), ValueError, "input_ids has 7"),
-        (([0, 1], [1, -1]), ValueError, "target_ids has -1"),
-        (([0.5, 1], [1, 2]), TypeError, "input_ids must hold integers"),
-        (([0, math.nan], [1, 2]), TypeError, "input_ids must hold integers"),
-        ((["a", "b"], [1, 2]), TypeError, "input_ids must hold integers"),
-        (([[0, 1]], [[1, 2]]), ValueError, "input_ids"),
+        ((INPUTS, TARGETS, [[True], [True, False]]), ValueError, "valid"),
+        ((INPUTS, TARGETS, "all"), TypeError, "valid"),
+        ((INPUTS, TARGETS, True), TypeError, "valid"),
+        (([7, 1], [1, 2]), ValueError, r"input_ids\[0\]=7"),
+        (([0, 1e300], [1, 2]), ValueError, r"input_ids\[1\]=1e\+300"),
+        ((np.array([0, 2**64 - 1], np.uint64), [1, 2]), ValueError, rf"input_ids\[1\]={2**64 - 1}"),
+        (([0, 1], [1, -1]), ValueError, r"target_ids\[1\]=-1"),
+        (([0.5, 1], [1, 2]), TypeError, r"input_ids\[0\] must be an integer; got 0.5"),
+        (([0, math.nan], [1, 2]), decoder.NonFiniteValueError, r"input_ids\[1\] is nan"),
+        (([0, 1], np.array([math.inf, 2])), decoder.NonFiniteValueError, r"target_ids\[0\] is inf"),
+        ((["a", "b"], [1, 2]), TypeError, r"input_ids\[0\] must be an integer; got 'a'"),
+        (([0, True], [1, 2]), TypeError, r"input_ids\[1\]"),
+        (([0, None], [1, 2]), TypeError, r"input_ids\[1\]"),
+        (([0, 1], [1, [2, 3]]), TypeError, r"target_ids\[1\]"),
+        ((np.ma.masked_array([0, 1], [False, True]), [1, 2]), TypeError, "input_ids is a masked array"),
+        ((np.zeros((1, 2), int), [1, 2]), ValueError, r"input_ids .* ndarray of shape \(1, 2\)"),
+        ((None, [1]), ValueError, "input_ids"),
+        (("abc", [1, 2, 3]), ValueError, "input_ids"),
         ((3, 4), ValueError, "input_ids"),
         (([0] * 10, [0] * 10), ValueError, "max_positions=9"),
     ],
@@ -384,6 +428,27 @@ def test_bad_sequences_are_named(sequence: tuple[Any, ...], error: type[Exceptio
         observe(parameters, *sequence)
     assert {key: array.tobytes() for key, array in parameters.items()} == arrays
     assert repr(sequence) == before
+
+
+@pytest.mark.parametrize("kind", ["list of floats", "tuple", "big-endian", "strided", "float32", "read-only", "torch"])
+def test_tokens_are_read_from_any_owner_and_layout(kind: str) -> None:
+    def read(tokens: list[int]) -> Any:
+        if kind == "torch":
+            return pytest.importorskip("torch").tensor(tokens)
+        frozen = np.array(tokens, np.int8)
+        frozen.flags.writeable = False
+        return {
+            "list of floats": [float(token) for token in tokens],
+            "tuple": tuple(np.array(tokens, np.uint16)),
+            "big-endian": np.array(tokens, ">i4"),
+            "strided": np.repeat(tokens, 3)[::3],
+            "float32": np.array(tokens, np.float32),
+            "read-only": frozen,
+        }[kind]
+
+    valid = pytest.importorskip("torch").ones(5, dtype=bool) if kind == "torch" else None
+    found = observe(made(), read(INPUTS), read(TARGETS), valid)
+    assert found.to_dict() == observe(made(), INPUTS, TARGETS).to_dict()
 
 
 def test_sites_that_cannot_be_measured() -> None:
@@ -403,16 +468,20 @@ def test_sites_that_cannot_be_measured() -> None:
     ("rms", "normalizer", "error"),
     [
         ([0.0, 1.0], 0, decoder.NormalizerError),
+        ([-1.0, 1.0], 0, decoder.NormalizerError),
         ([1.0, math.nan], -1, decoder.NormalizerError),
         ([math.inf, 1.0], 0, decoder.NormalizerError),
         ([1e-200, 1e200], 0, decoder.NonFiniteRatioError),
         ([1.0, math.nan], 0, decoder.NonFiniteRatioError),
         ([1.0], 1, ValueError),
+        ([1.0], -2, ValueError),
+        ([1.0], 0.0, TypeError),
+        ([1.0, 2.0], True, TypeError),
         ([], 0, ValueError),
         ([[1.0]], 0, ValueError),
     ],
 )
-def test_ratios_have_no_repair(rms: list[float], normalizer: int, error: type[Exception]) -> None:
+def test_ratios_have_no_repair(rms: list[float], normalizer: Any, error: type[Exception]) -> None:
     values = np.array(rms)
     before = values.tobytes()
     with pytest.raises(error):
@@ -420,9 +489,22 @@ def test_ratios_have_no_repair(rms: list[float], normalizer: int, error: type[Ex
     assert values.tobytes() == before
 
 
-@pytest.mark.parametrize("ratio", [math.nan, math.inf])
+def test_ratios_of_float32_are_float64() -> None:
+    """They would leave the range of float32 long before that of float64."""
+    ratios = site_ratios(np.array([1e-30, 1e30], np.float32), 0)
+    assert ratios.dtype == np.float64
+    assert ratios[1] == pytest.approx(1e60, rel=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [math.nan, math.inf, -math.inf, np.float32("nan"), 10**400])
 def test_a_non_finite_ratio_is_not_classified(ratio: float) -> None:
-    with pytest.raises(decoder.NonFiniteRatioError):
+    with pytest.raises(decoder.NonFiniteRatioError, match="ratio"):
+        classify(ratio)
+
+
+@pytest.mark.parametrize("ratio", [True, "1", None, 1j])
+def test_what_is_no_ratio(ratio: Any) -> None:
+    with pytest.raises(TypeError, match="ratio"):
         classify(ratio)
 
 
@@ -460,8 +542,19 @@ def test_half_a_sequence() -> None:
 
 
 def test_bad_arguments_of_a_commission_are_named() -> None:
-    with pytest.raises(TypeError, match="compare"):
-        commission(SMALL, compare="gpt2")
+    wrong: Any
+    for wrong in ("gpt2", 5):
+        with pytest.raises(TypeError, match="compare"):
+            commission(SMALL, compare=wrong)
+    for wrong in (10**9, None):
+        with pytest.raises(TypeError, match="budget must be a Budget"):
+            commission(SMALL, budget=wrong)
+    with pytest.raises(TypeError, match="config must be a DecoderConfig"):
+        commission({"layers": 2})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="config must be a DecoderConfig"):
+        decoder.symbolic_plan({"layers": 2})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="gradients must be True or False"):
+        loss_derivative(made(), INPUTS, TARGETS, gradients="rms")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="did you mean 'gpt2'"):
         commission(SMALL, compare=["gpt3"])
     with pytest.raises(ValueError, match="seed"):

@@ -7,9 +7,11 @@ import numbers
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 def choice(name: str, value: object, options: Sequence[str], synonyms: Mapping[str, str] | None = None) -> str:
@@ -84,6 +86,13 @@ def flag(name: str, value: object) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False; got {value!r}")
     return bool(value)
+
+
+def instance(name: str, value: object, kind: type[T]) -> T:
+    """Return `value` if it is of `kind`; anything else is refused."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}; got {type(value).__name__}")
+    return value
 
 
 def quantile_levels(value: object) -> tuple[float, ...]:

@@ -32,6 +32,8 @@ def plot_path(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() not in plots.SUFFIXES:
         raise argparse.ArgumentTypeError(f"takes a file name that ends in {', '.join(plots.SUFFIXES)}, got {text!r}")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"takes the name of a file, but {text!r} is a folder")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in")
     return path

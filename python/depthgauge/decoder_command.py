@@ -77,7 +77,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     count = integer(1)
     parser.add_argument("--fixtures", action="store_true", help="run the four published decoders instead of one")
-    parser.add_argument("--layers", type=integer(0), metavar="N", help="complete blocks (default 8)")
+    parser.add_argument("--layers", type=count, metavar="N", help="complete blocks (default 8)")
     parser.add_argument("--width", type=count, metavar="N", help="features of a state (default 4)")
     parser.add_argument("--heads", type=count, metavar="N", help="query heads (default 1)")
     parser.add_argument("--kv-heads", type=count, metavar="N", help="heads of keys and values (default as --heads)")

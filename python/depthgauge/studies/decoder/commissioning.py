@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,7 @@ def commission(
     ----------
     config : DecoderConfig
         The dimensions.
-    input_ids, target_ids : sequence of int, shape (T,), optional
+    input_ids, target_ids : array_like of int, shape (T,), optional
         Tokens, and those to predict; None means `example_sequence` of all positions.
     seed : int
         Seed of the SplitMix64 generator.
@@ -139,12 +139,12 @@ def commission(
     DecoderError, ValueError, TypeError
         As for `prepare` and `observe`.
     """
-    if not isinstance(config, DecoderConfig):
-        raise TypeError(f"config must be a DecoderConfig; got {type(config).__name__}")
+    _arguments.instance("config", config, DecoderConfig)
+    _arguments.instance("budget", budget, Budget)
     if (input_ids is None) != (target_ids is None):
         raise ValueError("input_ids and target_ids go together; give both or neither")
-    if isinstance(compare, str):
-        raise TypeError(f"compare must be a sequence of rules' ids; got the string {compare!r}")
+    if isinstance(compare, str) or not isinstance(compare, Iterable):
+        raise TypeError(f"compare must be a sequence of rules' ids; got {compare!r}")
     others = [find_rule(name).id for name in compare]
     rng = SplitMix64(seed)
     budget.check(config)

@@ -61,7 +61,7 @@ class DecoderConfig:
     rms_epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
-        if _arguments.integer("layers", self.layers, minimum=0) == 0:
+        if self.layers is not False and self.layers == 0:
             raise ZeroDepthError("layers=0 leaves no depth to scale by; a decoder has at least 1 complete block")
         counts = {name: _arguments.integer(name, getattr(self, name), minimum=1) for name in _COUNTS}
         kv_heads = counts["heads"] if self.kv_heads is None else self.kv_heads
@@ -204,7 +204,13 @@ def symbolic_plan(config: DecoderConfig) -> dict[str, Any]:
     -------
     dict
         Plain data; "factor" is the depth factor as text, "formula" the number of parameters.
+
+    Raises
+    ------
+    TypeError
+        If `config` is not a DecoderConfig.
     """
+    _arguments.instance("config", config, DecoderConfig)
     return {
         "vocabulary": config.vocabulary,
         "width": config.width,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from depthgauge import _arguments
 from depthgauge._arrays import Array
 from depthgauge.studies.decoder.config import Budget, DecoderConfig
 from depthgauge.studies.decoder.errors import (
@@ -17,7 +18,7 @@ from depthgauge.studies.decoder.errors import (
     NonzeroGradientError,
 )
 from depthgauge.studies.decoder.parameters import Parameters
-from depthgauge.studies.decoder.records import BASE_INITIALIZER, Record
+from depthgauge.studies.decoder.records import Record
 from depthgauge.studies.decoder.rules import Rule, find_rule
 from depthgauge.studies.decoder.splitmix import SplitMix64
 
@@ -63,9 +64,9 @@ class Preparation:
 
     def __init__(self, config: DecoderConfig, rng: SplitMix64, rule: Rule, target: Parameters | None) -> None:
         self.rule = rule
-        self._rng, self._before, self._after = rng, rng.state, rng.copy()
+        self._rng, self._before = rng, rng.state
         self.parameters = Parameters(config)
-        self.parameters._fill("base", _draw_base(config, self._after))
+        self.parameters._fill("base", _draw_base(config, rng.copy()))
         self._control = self.parameters.derived("control", {name: a.copy() for name, a in self.parameters.items()})
         self._target = self.parameters if target is None else target
 
@@ -107,20 +108,11 @@ class Preparation:
         for parameters in (base, self._target):
             _refuse_gradients(parameters)
 
-        transformed = self.rule.transformed(config)
-        scaled = {name: base[name] * factor for name, factor in transformed.items()}
-        record = Record(
-            config=config,
-            policy=self.rule.id,
-            base_initializer=BASE_INITIALIZER,
-            factor=self.rule.output_factor(config.layers),
-            generator_before=self._before,
-            generator_after=self._after.state,
-            transformed=tuple(transformed),
-        )
+        scaled = {name: base[name] * factor for name, factor in self.rule.transformed(config).items()}
+        record = Record.of(config, self.rule, self._before)
         for parameters in (self._target, base):
             parameters._fill("initialized", {**base, **scaled})
-        self._rng.state = self._after.state
+        self._rng.state = record.generator_after
         return Initialization(self._target, self._control, record)
 
     def __repr__(self) -> str:
@@ -171,14 +163,12 @@ def prepare(
     TypeError
         If an argument is of the wrong kind.
     """
-    for name, value, kind in (("config", config, DecoderConfig), ("budget", budget, Budget), ("rng", rng, SplitMix64)):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be a {kind.__name__}; got {type(value).__name__}")
+    _arguments.instance("config", config, DecoderConfig)
+    _arguments.instance("budget", budget, Budget)
+    _arguments.instance("rng", rng, SplitMix64)
     chosen = find_rule(rule)
     if parameters is not None:
-        if not isinstance(parameters, Parameters):
-            raise TypeError(f"parameters must be Parameters; got {type(parameters).__name__}")
-        if parameters.stage != "blank":
+        if _arguments.instance("parameters", parameters, Parameters).stage != "blank":
             raise AlreadyInitializedError(
                 f"parameters are {parameters.stage} already; pass blank ones, as Parameters(config) makes"
             )
@@ -209,9 +199,11 @@ def apply_rule(rule: str, control: Parameters) -> Parameters:
         If `control` holds anything but unscaled base values.
     ValueError
         If `rule` is unknown.
+    TypeError
+        If an argument is of the wrong kind.
     """
     chosen = find_rule(rule)
-    if control.stage != "control":
+    if _arguments.instance("control", control, Parameters).stage != "control":
         raise AlreadyInitializedError(f"control must hold unscaled base values; these parameters are {control.stage}")
     factors = chosen.transformed(control.config)
     return control.derived("initialized", {name: control[name] * factor for name, factor in factors.items()})

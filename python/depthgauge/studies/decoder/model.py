@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from depthgauge import _arguments
 from depthgauge._results import Result
 from depthgauge.backends import Array, Floats, Indices, _norms
 from depthgauge.equation import Block
@@ -92,9 +93,8 @@ def loss_derivative(
     EmptyValidityError, ValueError, TypeError
         As for `observe`.
     """
-    if not isinstance(parameters, Parameters):
-        raise TypeError(f"parameters must be Parameters; got {type(parameters).__name__}")
-    parameters.check_layout()
+    _arguments.instance("parameters", parameters, Parameters).check_layout()
+    gradients = _arguments.flag("gradients", gradients)
     inputs, targets = read_sequence(parameters.config, input_ids, target_ids, valid)
     # What leaves the range of float64 is found by its value, not by a warning.
     with np.errstate(all="ignore"):

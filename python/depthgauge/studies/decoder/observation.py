@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from depthgauge import _arguments
 from depthgauge._arrays import float_array
 from depthgauge.backends import Floats, _statistics
 from depthgauge.studies.decoder.errors import NonFiniteRatioError, NonFiniteValueError, NormalizerError
@@ -27,7 +29,7 @@ def site_rms(values: npt.ArrayLike, valid: Validity = None) -> float:
     ----------
     values : array_like, shape (T, d)
         One row a position.
-    valid : int or sequence of bool, optional
+    valid : int or array_like of bool, optional
         How many rows are valid, the first ones, or a mask of them with all padding at the end; None means all.
         Padding is never read.
 
@@ -70,26 +72,24 @@ def site_ratios(rms: npt.ArrayLike, normalizer: int) -> Floats:
     Raises
     ------
     NormalizerError
-        If the normalizer is zero, NaN or infinite.
+        If the normalizer is zero, negative, NaN or infinite.
     NonFiniteRatioError
         If a ratio is NaN or infinite.
     ValueError, TypeError
         If `rms` is not one row of floats, or `normalizer` no index of it.
     """
-    values = float_array("rms", rms)
+    values = float_array("rms", rms).astype(np.float64)
     if values.ndim != 1:
         raise ValueError(f"rms must have shape (S,); got {values.shape}")
-    if not -len(values) <= normalizer < len(values):
+    if not _arguments.integer("normalizer", normalizer, minimum=-len(values)) < len(values):
         raise ValueError(f"normalizer={normalizer} must be the index of one of {len(values)} sites")
     divisor = float(values[normalizer])
-    if divisor == 0 or not math.isfinite(divisor):
-        raise NormalizerError(
-            f"the RMS at site {normalizer % len(values)} is {divisor!r}, which nothing can be taken to"
-        )
+    if not 0 < divisor < math.inf:
+        raise NormalizerError(f"the RMS at site {normalizer % len(values)} is {divisor}, so no ratio to it exists")
     with np.errstate(over="ignore"):
         ratios = values / divisor
     for site in np.flatnonzero(~np.isfinite(ratios)):
-        raise NonFiniteRatioError(f"the ratio at site {site} is {ratios[site]}: {values[site]!r} to {divisor!r}")
+        raise NonFiniteRatioError(f"the ratio at site {site} is {ratios[site]}: {values[site]} to {divisor}")
     return ratios
 
 
@@ -103,12 +103,13 @@ def classify(ratio: float) -> str:
     TypeError
         If it is not a number.
     """
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float | np.floating):
-        raise TypeError(f"ratio must be a number; got {ratio!r}")
-    if not math.isfinite(ratio):
-        raise NonFiniteRatioError(f"ratio={ratio!r} cannot be classified")
+    try:
+        # A float, for beside a NumPy scalar of less precision the band itself would be rounded.
+        value = _arguments.real("ratio", ratio)
+    except ValueError as error:
+        raise NonFiniteRatioError(str(error)) from None
     low, high = BAND
-    return BELOW if ratio < low else ABOVE if ratio > high else WITHIN
+    return BELOW if value < low else ABOVE if value > high else WITHIN
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -227,9 +228,9 @@ def observe(
     ----------
     parameters : Parameters
         The decoder.
-    input_ids, target_ids : sequence of int, shape (T,)
-        Tokens, and those to predict at each.
-    valid : int or sequence of bool, optional
+    input_ids, target_ids : array_like of int, shape (T,)
+        Tokens, and those to predict at each; whole floats pass.
+    valid : int or array_like of bool, optional
         How many positions are valid, the first ones, or a mask of them with all padding at the end; None means all.
         Padding is cut before the forward pass, and never read.
     backend : {"native", "reference"}, optional
@@ -248,7 +249,8 @@ def observe(
     EmptyValidityError
         If no position is valid.
     NonFiniteValueError
-        If a state or an adjoint has a NaN or an infinity; the message names the site.
+        If a token, a state, the mean loss or an adjoint is NaN or infinite.  The message names the site: of states the
+        first, of adjoints the last, which is where each pass met it.
     NormalizerError
         If the input state or the terminal adjoint is all zero.
     NonFiniteRatioError
@@ -260,27 +262,38 @@ def observe(
     """
     found = loss_derivative(parameters, input_ids, target_ids, valid, gradients=False, backend=backend, threads=threads)
     labels = parameters.config.site_labels()
-    activations = _labelled_rms(labels, found.states, "state")
-    adjoints = _labelled_rms(labels, found.adjoints, "adjoint")
+    activation_rms = np.array(_labelled_rms("state", zip(labels, found.states, strict=True)))
+    if not math.isfinite(found.mean_loss):
+        raise NonFiniteValueError(f"the mean loss is {found.mean_loss}, though all states are finite")
+    # In the order of the pass, so that an error names the site where it began.
+    backward = _labelled_rms("adjoint", zip(labels[::-1], found.adjoints[::-1], strict=True))
+    adjoint_rms = np.array(backward[::-1])
     return Observation(
         labels=labels,
         mean_loss=found.mean_loss,
-        activation_rms=activations,
-        adjoint_rms=adjoints,
-        activation_ratio=site_ratios(activations, 0),
-        adjoint_ratio=site_ratios(adjoints, -1),
+        activation_rms=activation_rms,
+        adjoint_rms=adjoint_rms,
+        activation_ratio=_ratios("state", activation_rms, 0),
+        adjoint_ratio=_ratios("adjoint", adjoint_rms, -1),
         branch_rms=found.branch_rms,
     )
 
 
-def _labelled_rms(labels: tuple[str, ...], sites: Floats, what: str) -> Floats:
-    found = np.empty(len(labels))
-    for site, label in enumerate(labels):
+def _labelled_rms(what: str, sites: Iterable[tuple[str, Floats]]) -> list[float]:
+    found = []
+    for label, values in sites:
         try:
-            found[site] = site_rms(sites[site])
+            found.append(site_rms(values))
         except NonFiniteValueError:
             raise NonFiniteValueError(f"the {what} at site {label!r} has a NaN or an infinity") from None
     return found
+
+
+def _ratios(what: str, rms: Floats, normalizer: int) -> Floats:
+    try:
+        return site_ratios(rms, normalizer)
+    except (NormalizerError, NonFiniteRatioError) as error:
+        raise type(error)(f"of the {what}s, {error}") from None
 
 
 def _gain(after: Floats, before: Floats) -> Floats:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from depthgauge import _arguments
 from depthgauge._arrays import Array
 from depthgauge.studies.decoder.config import DecoderConfig
 from depthgauge.studies.decoder.errors import LayoutError
@@ -41,9 +42,7 @@ class Parameters(Mapping[str, Array]):
     """
 
     def __init__(self, config: DecoderConfig) -> None:
-        if not isinstance(config, DecoderConfig):
-            raise TypeError(f"config must be a DecoderConfig; got {type(config).__name__}")
-        self.config = config
+        self.config = _arguments.instance("config", config, DecoderConfig)
         self.stage: Stage = "blank"
         self.gradients: dict[str, Array] = {}
         self._arrays: dict[str, Array] = {}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from depthgauge import _arguments
 from depthgauge._arrays import float_array
 from depthgauge.studies.decoder.config import DecoderConfig
 from depthgauge.studies.decoder.errors import RecordError
 from depthgauge.studies.decoder.parameters import Parameters, check_layout
-from depthgauge.studies.decoder.rules import RULES
+from depthgauge.studies.decoder.rules import RULES, Rule
+from depthgauge.studies.decoder.splitmix import SplitMix64
 
 BASE_INITIALIZER = "xavier_uniform.splitmix64"
 
@@ -45,6 +48,22 @@ class Record:
     generator_before: int
     generator_after: int
     transformed: tuple[str, ...]
+
+    @classmethod
+    def of(cls, config: DecoderConfig, rule: Rule, generator_before: int) -> Record:
+        """Return the record of the initialization by `rule` that starts at a generator's state."""
+        rng = SplitMix64(generator_before)
+        # One output a parameter, but for the gains: one norm before each branch, and the final one.
+        rng.skip(config.parameters - (2 * config.layers + 1) * config.width)
+        return cls(
+            config=config,
+            policy=rule.id,
+            base_initializer=BASE_INITIALIZER,
+            factor=rule.output_factor(config.layers),
+            generator_before=generator_before,
+            generator_after=rng.state,
+            transformed=tuple(rule.transformed(config)),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain data; states are hexadecimal text, for they exceed the integers of JSON."""
@@ -99,17 +118,15 @@ def restore(record: Record, stored: Mapping[str, npt.ArrayLike]) -> Parameters:
     Raises
     ------
     RecordError
-        If policy, base initializer, factor and transformed tensors are not those of the record's configuration.
+        If the record contradicts itself: another field is not what its configuration, policy and first state give.
     LayoutError
         If names, their order, shapes or dtypes are not the layout's.
     TypeError
         If an argument is of the wrong kind.
     """
-    if not isinstance(record, Record):
-        raise TypeError(f"record must be a Record; got {type(record).__name__}")
+    _check_record(_arguments.instance("record", record, Record))
     if not isinstance(stored, Mapping):
         raise TypeError(f"stored must map names to arrays; got {type(stored).__name__}")
-    _check_record(record)
     arrays = {name: float_array(name, value) for name, value in stored.items()}
     check_layout(record.config, arrays)
     restored = Parameters(record.config)
@@ -118,15 +135,17 @@ def restore(record: Record, stored: Mapping[str, npt.ArrayLike]) -> Parameters:
 
 
 def _check_record(record: Record) -> None:
-    if record.base_initializer != BASE_INITIALIZER:
-        raise RecordError(f"base initializer {record.base_initializer!r} is unknown; known is {BASE_INITIALIZER!r}")
     if record.policy not in tuple(RULES):
         raise RecordError(f"policy {record.policy!r} is unknown; known are {', '.join(RULES)}")
-    rule, config = RULES[record.policy], record.config
-    if record.factor != rule.output_factor(config.layers):
-        raise RecordError(
-            f"factor {record.factor!r} is not that of policy {record.policy!r} at {config.layers} layers, "
-            f"{rule.output_factor(config.layers)!r}"
-        )
-    if tuple(record.transformed) != tuple(rule.transformed(config)):
-        raise RecordError(f"the transformed tensors are not those of policy {record.policy!r}")
+    try:
+        config = _arguments.instance("config", record.config, DecoderConfig)
+        expected = Record.of(config, RULES[record.policy], record.generator_before)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"fields do not describe a record: {error}") from error
+    for name, value in vars(expected).items():
+        got = getattr(record, name)
+        if got != value:
+            raise RecordError(
+                f"{name} is {short_repr(got)}, but policy {record.policy!r} at {config.layers} layers has "
+                f"{short_repr(value)}"
+            )

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge import _arguments
+from depthgauge._arrays import raw_array
 from depthgauge.backends import Indices
 from depthgauge.studies.decoder.config import DecoderConfig
-from depthgauge.studies.decoder.errors import EmptyValidityError
+from depthgauge.studies.decoder.errors import EmptyValidityError, NonFiniteValueError
 
-Tokens = Sequence[int] | npt.NDArray[Any]
-Validity = int | Sequence[bool] | npt.NDArray[np.bool_] | None
+Tokens = npt.ArrayLike
+Validity = npt.ArrayLike | None
 
 
 class ValidSequence(NamedTuple):
@@ -26,17 +27,18 @@ class ValidSequence(NamedTuple):
 
 def read_sequence(config: DecoderConfig, input_ids: Tokens, target_ids: Tokens, valid: Validity) -> ValidSequence:
     """Cut the padding, unread, and check what is left; see `observe` for arguments and errors."""
-    length, targets = _length("input_ids", input_ids), _length("target_ids", target_ids)
-    if targets != length:
-        raise ValueError(f"target_ids must have one target for each of the {length} input_ids; got {targets}")
+    inputs, targets = _row("input_ids", input_ids), _row("target_ids", target_ids)
+    length = len(inputs)
+    if len(targets) != length:
+        raise ValueError(f"target_ids must have one target for each of the {length} input_ids; got {len(targets)}")
     count = valid_count(valid, length)
     if count > config.max_positions:
         raise ValueError(
             f"input_ids has {count} valid positions, but the decoder has max_positions={config.max_positions}"
         )
     return ValidSequence(
-        _ids("input_ids", input_ids[:count], config.vocabulary),
-        _ids("target_ids", target_ids[:count], config.vocabulary),
+        _ids("input_ids", inputs[:count], config.vocabulary),
+        _ids("target_ids", targets[:count], config.vocabulary),
     )
 
 
@@ -54,8 +56,7 @@ def valid_count(valid: Validity, length: int) -> int:
     """
     if valid is None:
         count = length
-    elif isinstance(valid, list | tuple | np.ndarray) and np.ndim(valid):
-        mask = np.asarray(valid)
+    elif (mask := raw_array("valid", valid)).ndim:
         if mask.dtype != np.bool_ and mask.size:
             raise TypeError(f"valid must be a count or a mask of bools; got dtype {mask.dtype}")
         if mask.shape != (length,):
@@ -72,27 +73,33 @@ def valid_count(valid: Validity, length: int) -> int:
     return count
 
 
-def _length(name: str, tokens: Tokens) -> int:
-    if not isinstance(tokens, list | tuple | range | np.ndarray) or np.ndim(tokens) != 1:
-        raise ValueError(f"{name} must be one sequence of token ids, shape (T,)")
-    return len(tokens)
+def _row(name: str, tokens: Tokens) -> Sequence[Any] | npt.NDArray[Any]:
+    """Return tokens as a row that can be cut; a list is left unread, for its padding may hold anything."""
+    if isinstance(tokens, list | tuple | range):
+        return tokens
+    array = raw_array(name, tokens)
+    if array.ndim != 1:
+        raise ValueError(
+            f"{name} must be one row of token ids, shape (T,); got {type(tokens).__name__} of shape {array.shape}"
+        )
+    return array
 
 
-def _ids(name: str, tokens: Tokens, vocabulary: int) -> Indices:
-    values = np.asarray(tokens)
-    if not _are_whole(values):
-        raise TypeError(f"{name} must hold integers; got dtype {values.dtype}")
-    outside = values[(values < 0) | (values >= vocabulary)]
-    if outside.size:
-        raise ValueError(f"{name} has {outside[0]}, but tokens run from 0 to {vocabulary - 1}")
-    return values.astype(np.int64)
+def _ids(name: str, tokens: Sequence[Any] | npt.NDArray[Any], vocabulary: int) -> Indices:
+    items = tokens.tolist() if isinstance(tokens, np.ndarray) else tokens
+    found = np.empty(len(items), np.int64)
+    for position, token in enumerate(items):
+        found[position] = _id(f"{name}[{position}]", token, vocabulary)
+    return found
 
 
-def _are_whole(values: npt.NDArray[Any]) -> bool:
-    if values.dtype.kind == "f":
+def _id(name: str, token: Any, vocabulary: int) -> int:
+    whole = token
+    if isinstance(token, float | np.floating):
         # Whoever pads with NaN holds the ids as floats.
-        return bool((values == np.trunc(values)).all())
-    if values.dtype.kind == "O":
-        # Integers beyond 64 bits, which are out of any vocabulary.
-        return all(isinstance(value, int) for value in values)
-    return values.dtype.kind in "iu"
+        if not np.isfinite(token):
+            raise NonFiniteValueError(f"{name} is {token}, at a valid position; tokens run from 0 to {vocabulary - 1}")
+        whole = int(token) if token.is_integer() else token
+    if _arguments.integer(name, whole, minimum=0) >= vocabulary:
+        raise ValueError(f"{name}={token} is outside the vocabulary; tokens run from 0 to {vocabulary - 1}")
+    return int(whole)

@@ -60,10 +60,14 @@ class SplitMix64:
         """Return a generator that starts from this one's state and leaves this one alone."""
         return SplitMix64(self.state)
 
+    def skip(self, count: int) -> None:
+        """Go past the next `count` outputs without making them."""
+        self.state = (self.state + count * _STEP) % _WORD
+
     def integers(self, count: int) -> Words:
         """Return the next `count` outputs, uint64, shape (count,)."""
         found = np.empty(_arguments.integer("count", count, minimum=0), np.uint64)
-        for first, piece in self._pieces(count):
+        for first, piece in self._pieces(found.size):
             found[first : first + len(piece)] = piece
         return found
 
@@ -90,7 +94,7 @@ class SplitMix64:
                 z *= factor
             np.right_shift(z, _LAST_SHIFT, out=other)
             z ^= other
-            self.state = (self.state + size * _STEP) % _WORD
+            self.skip(size)
             yield first, z
 
     def __repr__(self) -> str:
