@@ -238,6 +238,14 @@ DG_INLINE Vec<float> copy_sign(Vec<float> a, Vec<float> b) {
   return bit_cast<Vec<float>>((bit_cast<Int<float>>(a) & magnitude) | (bit_cast<Int<float>>(b) & ~magnitude));
 }
 
+// The units of one instruction set have no standard library.
+template <class P>
+DG_INLINE void swap(P& a, P& b) {
+  const P old = a;
+  a = b;
+  b = old;
+}
+
 // Powers of two and exponents of scalars, for normal numbers: x is in [1, 2) times 2^exponent_of(x).
 template <class T>
 DG_INLINE typename Types<T>::Scalar exponent_of(T x);

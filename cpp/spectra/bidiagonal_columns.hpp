@@ -148,13 +148,6 @@ void sweep(const Columns<T>& c, int64_t k, int64_t first, int64_t last, T* z) {
     sweep_range<T, true>(c, k, first, last, z);
 }
 
-template <class P>
-DG_INLINE void swap(P& a, P& b) {
-  const P old = a;
-  a = b;
-  b = old;
-}
-
 template <class T>
 DG_INLINE void next_step(Columns<T>& c) {
   swap(c.u, c.old_u);

@@ -152,10 +152,10 @@ void side_by_side(const Matrix* matrices, const Scan* scans, int count, int64_t 
     along = fma(delta, y[k + 1], along);
     const Vec<T>* const beside = a + (k + 1) * m;
     for (int64_t i = k + 1; i < m; ++i) z[i] = pi * fma(-u[i], along, fma(delta, beside[i], z[i]));
-    Vec<T>* swap = u; u = old_u; old_u = swap;
-    swap = z; z = old_z; old_z = swap;
-    swap = y; y = old_y; old_y = swap;
-    swap = v; v = old_v; old_v = swap;
+    swap(u, old_u);
+    swap(z, old_z);
+    swap(y, old_y);
+    swap(v, old_v);
   }
 }
 

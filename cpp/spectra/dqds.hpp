@@ -41,9 +41,11 @@ struct DqdsLanes {
   Vec<T> part;                     // of the least d, that is the next shift where nothing better is known
   Int<T> moves;                    // lanes that move down by one row in the next sweep
   Int<T> left;                     // active rows
+  Int<T> moved;                    // lanes that moved in the last one
   Int<T> refused;                  // shifts refused since the last one accepted
   Int<T> idle;                     // sweeps since the last value was found
   Int<T> parked;                   // rows set aside
+  typename Types<T>::Scalar power[kWidth<T>];  // of two, that the squares were divided by
 };
 
 // Memory of one call: rows of all lanes.  q and e have kDqdsPads rows before the matrix, and are there twice.
@@ -129,8 +131,9 @@ class DqdsParking {
   DqdsParking(const DqdsRows<T>& rows, int64_t end) : rows_(rows), end_(end) {}
 
   // Looks for an off-diagonal that can be dropped, from the bottom; sets aside what is above it.
-  __attribute__((noinline)) void split(int buffer, int lane_index, int lane, DqdsLanes<T>& lanes) const {
-    T *q = rows_.q[buffer] + lane_index, *e = rows_.e[buffer] + lane_index;
+  __attribute__((noinline)) void split(int lane_index, int lane, DqdsLanes<T>& lanes) const {
+    T *q = rows_.q[0] + lane_index, *e = rows_.e[0] + lane_index;
+    lanes.idle[lane] = 0;
     const int64_t top = end_ - lanes.left[lane];
     const T tolerance = T(64) * DqdsLimits<T>::kEps * DqdsLimits<T>::kEps;
     for (int64_t j = end_ - 2; j >= top; --j) {
@@ -156,7 +159,7 @@ class DqdsParking {
   }
 
   // Takes back what was set aside last.  `top` is the first true row of all lanes; returns what it is then.
-  __attribute__((noinline)) int64_t resume(int buffer, int lane_index, int lane, DqdsLanes<T>& lanes, int64_t top) const {
+  __attribute__((noinline)) int64_t resume(int lane_index, int lane, DqdsLanes<T>& lanes, int64_t top) const {
     using S = typename Types<T>::Scalar;
     const int64_t last = lanes.parked[lane];
     int64_t first = last - 1;
@@ -165,13 +168,13 @@ class DqdsParking {
     // Rows above the first true one are not kept up, and hold what was there some sweeps ago.
     for (; top > end_ - count; --top)
       for (int i = 0; i < R; ++i) {
-        rows_.q[buffer][(top - 2) * R + i] = DqdsLimits<T>::kPad;
-        rows_.e[buffer][(top - 2) * R + i] = 0;
+        rows_.q[0][(top - 2) * R + i] = DqdsLimits<T>::kPad;
+        rows_.e[0][(top - 2) * R + i] = 0;
       }
     for (int64_t i = 0; i < count; ++i) {
       const int64_t from = (first + i) * R + lane_index, at = (end_ - count + i) * R + lane_index;
-      rows_.q[buffer][at] = rows_.parked_q[from];
-      rows_.e[buffer][at] = i + 1 < count ? rows_.parked_e[from] : T(0);
+      rows_.q[0][at] = rows_.parked_q[from];
+      rows_.e[0][at] = i + 1 < count ? rows_.parked_e[from] : T(0);
     }
     lanes.sigma[lane] = rows_.parked_sigma[first * R + lane_index];
     lanes.sigma_low[lane] = rows_.parked_low[first * R + lane_index];
@@ -192,7 +195,7 @@ class DqdsParking {
     lanes.idle[lane] = 0;
   }
 
-  DqdsRows<T> rows_;
+  const DqdsRows<T>& rows_;
   int64_t end_;
 };
 
@@ -252,167 +255,214 @@ int64_t dqds_scratch(int64_t n, int vectors) {
 }
 
 template <class T, int G>
-__attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bool* converged, T* scratch) {
+class Dqds {
+ public:
+  static constexpr int W = kWidth<T>;
+  static constexpr int64_t R = G * W;
   using S = typename Types<T>::Scalar;
-  constexpr int W = kWidth<T>;
-  constexpr int64_t R = G * W;
-  const int64_t end = n + kDqdsPads, whole = end * R;
-  const Vec<T> zero{}, none = splat(DqdsLimits<T>::kPad);
-  DqdsRows<T> rows;
-  for (int b = 0; b < 2; ++b) {
-    rows.q[b] = scratch + 2 * b * whole;
-    rows.e[b] = rows.q[b] + whole;
-  }
-  rows.parked_q = scratch + 4 * whole;
-  rows.parked_e = rows.parked_q + n * R;
-  rows.parked_sigma = rows.parked_e + n * R;
-  rows.parked_low = rows.parked_sigma + n * R;
 
-  DqdsLanes<T> lanes[G];
-  S power[R];
-  for (int g = 0; g < G; ++g) {
-    Vec<T> top{};
-    for (int64_t j = 0; j < n; ++j) top = max_or_second(load(values + j * R + g * W), top);
-    // By an even power of two, so that the root of the values is scaled by a power of two, to a largest square in
-    // [1, 4).
-    Vec<T> scale;
-    for (int i = 0; i < W; ++i) {
-      power[g * W + i] = top[i] > 0 ? exponent_of<T>(top[i]) & ~S{1} : S{0};
-      scale[i] = power_of_two<T>(-power[g * W + i]);
+  DG_INLINE Dqds(T* values, int64_t n, T* scratch) : values_(values), n_(n), end_(n + kDqdsPads) {
+    const int64_t whole = end_ * R;
+    for (int b = 0; b < 2; ++b) {
+      rows_.q[b] = scratch + 2 * b * whole;
+      rows_.e[b] = rows_.q[b] + whole;
     }
-    DqdsLanes<T>& lane = lanes[g];
-    top *= scale;
-    lane.drop = top * splat(DqdsLimits<T>::kEps * DqdsLimits<T>::kEps);
-    // A matrix whose rows grow downwards is turned upside down, for values converge from the small end.
-    const Int<T> turn = load(values + g * W) < load(values + (n - 1) * R + g * W);
+    rows_.parked_q = scratch + 4 * whole;
+    rows_.parked_e = rows_.parked_q + n * R;
+    rows_.parked_sigma = rows_.parked_e + n * R;
+    rows_.parked_low = rows_.parked_sigma + n * R;
+  }
+
+  DG_INLINE void run(const T* off) {
+    for (int g = 0; g < G; ++g) enter(off + g * W, g);
+    const DqdsParking<T, G> parking(rows_, end_);
+    const int64_t cap = 30 * n_ + 60;
+    int64_t first = kDqdsPads;
+    for (int64_t sweep = 0; sweep < cap && first < end_; ++sweep) {
+      from_ = first < end_ - 3 ? first : end_ - 3;
+      dqds_sweep<T, G>(rows_.q[0], rows_.e[0], rows_.q[1], rows_.e[1], from_, end_, lanes_);
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) settle(g);
+      collect();
+      // Long chains of few operations: those of all vectors overlap, since nothing branches.
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) aim(g);
+      swap(rows_.q[0], rows_.q[1]);
+      swap(rows_.e[0], rows_.e[1]);
+      Int<T> most{};
+      for (int g = 0; g < G; ++g) {
+        tend(g, parking);
+        most = lanes_[g].left > most ? lanes_[g].left : most;
+      }
+      S rows = 0;
+      for (int i = 0; i < W; ++i) rows = most[i] > rows ? static_cast<S>(most[i]) : rows;
+      first = end_ - rows;
+      for (int g = 0; g < G; ++g) first = resume(g, first, parking);
+    }
+  }
+
+  DG_INLINE void leave(bool* converged) {
+    for (int g = 0; g < G; ++g) {
+      const Int<T> done = (lanes_[g].left == Int<T>{}) & (lanes_[g].parked == Int<T>{});
+      Vec<T> scale;
+      for (int i = 0; i < W; ++i) {
+        scale[i] = power_of_two<T>(lanes_[g].power[i] / 2);
+        converged[g * W + i] = done[i];
+        if (done[i]) sort_descending(values_ + g * W + i, n_, R);
+      }
+      for (int64_t j = 0; j < n_; ++j) {
+        T* const at = values_ + j * R + g * W;
+        const Vec<T> square = load(at);
+        store(at, select<T>(done & (square > splat(16 * DqdsLimits<T>::kFloor)), scale * sqrt(square), Vec<T>{}));
+      }
+    }
+  }
+
+ private:
+  // One vector of lanes from squares of the entries.
+  DG_INLINE void enter(const T* off, int g) {
+    const Vec<T> zero{};
+    const T* const diagonal = values_ + g * W;
+    DqdsLanes<T>& lane = lanes_[g];
+    Vec<T> top{}, scale;
+    for (int64_t j = 0; j < n_; ++j) top = max_or_second(load(diagonal + j * R), top);
+    // To a largest square in [1, 4), by an even power of two: values are then scaled by a power of two.
+    for (int i = 0; i < W; ++i) {
+      lane.power[i] = top[i] > 0 ? exponent_of<T>(top[i]) & ~S{1} : S{0};
+      scale[i] = power_of_two<T>(static_cast<S>(-lane.power[i]));
+    }
+    lane.drop = scale * top * splat(DqdsLimits<T>::kEps * DqdsLimits<T>::kEps);
     for (int b = 0; b < 2; ++b)
       for (int64_t j = 0; j < kDqdsPads; ++j) {
-        store(rows.q[b] + j * R + g * W, splat(DqdsLimits<T>::kPad));
-        store(rows.e[b] + j * R + g * W, zero);
+        store(rows_.q[b] + j * R + g * W, splat(DqdsLimits<T>::kPad));
+        store(rows_.e[b] + j * R + g * W, zero);
       }
-    for (int64_t j = 0; j < n; ++j) {
+    // A matrix whose rows grow downwards is turned upside down, for values converge from the small end.
+    const Int<T> turn = load(diagonal) < load(diagonal + (n_ - 1) * R);
+    for (int64_t j = 0; j < n_; ++j) {
       const int64_t at = (kDqdsPads + j) * R + g * W;
-      const T *q = values + g * W, *e = off + g * W;
-      store(rows.q[0] + at, scale * select<T>(turn, load(q + (n - 1 - j) * R), load(q + j * R)));
-      const Vec<T> both = j + 1 < n ? select<T>(turn, load(e + (n - 2 - j) * R), load(e + j * R)) : zero;
-      store(rows.e[0] + at, scale * both);
+      store(rows_.q[0] + at, scale * select<T>(turn, load(diagonal + (n_ - 1 - j) * R), load(diagonal + j * R)));
+      store(rows_.e[0] + at,
+            j + 1 < n_ ? scale * select<T>(turn, load(off + (n_ - 2 - j) * R), load(off + j * R)) : zero);
     }
     lane.shift = lane.sigma = lane.sigma_low = zero;
-    lane.last = lane.last1 = lane.last2 = lane.least = lane.least1 = lane.least2 = zero;
-    lane.ceiling = none;
+    lane.ceiling = splat(DqdsLimits<T>::kPad);
     lane.part = splat(T(0.25));
-    lane.moves = lane.refused = lane.idle = lane.parked = Int<T>{};
-    lane.left = splat_int<T>(static_cast<S>(n));
+    lane.moves = lane.moved = lane.refused = lane.idle = lane.parked = Int<T>{};
+    lane.left = splat_int<T>(static_cast<S>(n_));
   }
-  const DqdsParking<T, G> parking(rows, end);
 
-  int buffer = 0;
-  int64_t first = kDqdsPads;
-  const int64_t cap = 30 * n + 60;
-  int64_t sweeps = 0;
-  for (; sweeps < cap; ++sweeps) {
-    const int other = 1 - buffer;
-    dqds_sweep<T, G>(rows.q[buffer], rows.e[buffer], rows.q[other], rows.e[other], first < end - 3 ? first : end - 3, end, lanes);
-    S most = 0;
-    for (int g = 0; g < G; ++g) {
-      DqdsLanes<T>& lane = lanes[g];
-      const Int<T> refused = lane.least < zero;
-      if (bits(refused)) {
-        dqds_restore<T, G>(rows.q[buffer] + g * W, rows.e[buffer] + g * W, rows.q[other] + g * W, rows.e[other] + g * W,
-                           first < end - 3 ? first : end - 3, end, refused, lane.moves);
-      }
-      const Int<T> active = lane.left > Int<T>{};
-      const Int<T> accepted = active & ~refused;
-      // sigma += shift, keeping what is lost (Knuth's two-sum).
-      const Vec<T> shift = select<T>(accepted, lane.shift, zero);
-      const Vec<T> sum = lane.sigma + shift, part = sum - lane.sigma;
-      lane.sigma_low += (lane.sigma - (sum - part)) + (shift - part);
-      lane.sigma = sum;
+  DG_INLINE Vec<T> q(int g, int64_t back) const { return load(rows_.q[1] + (end_ - back) * R + g * W); }
+  DG_INLINE Vec<T> e(int g, int64_t back) const { return load(rows_.e[1] + (end_ - back) * R + g * W); }
 
-      const T *q = rows.q[other] + g * W, *e = rows.e[other] + g * W;
-      const auto at = [&](const T* p, int64_t back) DG_INLINE_LAMBDA { return load(p + (end - back) * R); };
-      const Vec<T> tolerance = splat(T(64) * DqdsLimits<T>::kEps * DqdsLimits<T>::kEps);
-      const Vec<T> limit = max_or_second(tolerance * (lane.sigma + lane.last), lane.drop);
-      const Int<T> single = accepted & (at(e, 2) <= limit), pair = accepted & ~single & (at(e, 3) <= limit);
-      const Int<T> found = single | pair;
-      const unsigned hits = bits(found);
-      if (hits) {
-        Vec<T> lower = lane.last;
-        if (bits(pair)) {
-          // The last two rows are by themselves: both values at once, one of them to be found by the next sweep.
-          const Pair<T> both = last_two<T>(at(q, 2), at(e, 2), lane.last);
-          lower = select<T>(pair, both.lower, lower);
-          lane.last1 = select<T>(pair, both.upper, lane.last1);
-          T *to_q = rows.q[other] + (end - 2) * R + g * W, *to_e = rows.e[other] + (end - 3) * R + g * W;
-          store(to_q, select<T>(pair, both.upper, load(to_q)));
-          store(to_e, select<T>(pair, zero, load(to_e)));
-        }
-        const Vec<T> value = lane.sigma + (lower + lane.sigma_low);
-        for (int i = 0; i < W; ++i)
-          if (hits >> i & 1) values[(lane.left[i] + lane.parked[i] - 1) * R + g * W + i] = value[i];
-      }
-      lane.left += found;  // true is -1
-      lane.ceiling = select<T>(found, none, select<T>(refused, min_or_second(lane.ceiling, lane.shift), lane.ceiling - shift));
-      lane.part = select<T>(found, splat(T(0.25)), lane.part);
-      lane.moves = found;
+  // Takes a sweep or refuses it.
+  DG_INLINE void settle(int g) {
+    const Vec<T> zero{};
+    DqdsLanes<T>& lane = lanes_[g];
+    const Int<T> refused = lane.least < zero, accepted = (lane.left > Int<T>{}) & ~refused;
+    // sigma += shift, keeping what is lost (Knuth's two-sum).
+    const Vec<T> shift = select<T>(accepted, lane.shift, zero);
+    const Vec<T> sum = lane.sigma + shift, part = sum - lane.sigma;
+    lane.sigma_low += (lane.sigma - (sum - part)) + (shift - part);
+    lane.sigma = sum;
+    const Vec<T> tolerance = splat(T(64) * DqdsLimits<T>::kEps * DqdsLimits<T>::kEps);
+    const Vec<T> limit = max_or_second(tolerance * (lane.sigma + lane.last), lane.drop);
+    const Int<T> single = accepted & (e(g, 2) <= limit), pair = accepted & ~single & (e(g, 3) <= limit);
+    const Int<T> found = single | pair;
+    store(value_ + g * W, lane.sigma + (lane.last + lane.sigma_low));
+    refused_ |= uint64_t{bits(refused)} << g * W;
+    found_ |= uint64_t{bits(found)} << g * W;
+    pairs_ |= uint64_t{bits(pair)} << g * W;
+    lane.moved = lane.moves;
+    lane.left += found;  // true is -1
+    lane.moves = found;
+    lane.refused = (lane.refused - refused) & refused;
+    lane.idle = (lane.idle + splat_int<T>(1)) & ~found;
+    lane.ceiling = select<T>(refused, min_or_second(lane.ceiling, lane.shift), lane.ceiling - shift);
+    lane.ceiling = select<T>(found, splat(DqdsLimits<T>::kPad), lane.ceiling);
+    lane.part = select<T>(found, splat(T(0.25)), lane.part);
+  }
 
-      // The candidates of what is left.
-      const Vec<T> last = select<T>(found, lane.last1, lane.last), last1 = select<T>(found, lane.last2, lane.last1);
-      const Vec<T> least = select<T>(found, lane.least1, lane.least), least1 = select<T>(found, lane.least2, lane.least1);
-      const auto above = [&](const T* p, int64_t back) DG_INLINE_LAMBDA {
-        return select<T>(found, at(p, back + 1), at(p, back));
-      };
-      Vec<T> next = dqds_shift<T>(lane, last, last1, least, least1, above(e, 2), above(e, 3), above(q, 2), above(q, 3));
-      // Not from the floor, which the next sweep would lift again, nor from pads.
-      const Int<T> real = (least > splat(16 * DqdsLimits<T>::kFloor)) & (least < splat(T(0.5) * DqdsLimits<T>::kPad));
-      next = min_or_second(next, splat(T(1) - T(0x1p-6)) * lane.ceiling);
-      next = select<T>(real & (next > zero), next, zero);
-      // A refused shift: where only the last row went negative, what is missing is a good guess.
-      const Vec<T> late = (lane.shift + lane.least) * splat(T(1) - 4 * DqdsLimits<T>::kEps);
-      Vec<T> again = select<T>((lane.least1 > zero) & (late > zero), late, splat(T(0.25)) * lane.shift);
-      lane.refused = (lane.refused - refused) & refused;
-      again = select<T>(lane.refused > splat_int<T>(kDqdsRefusals), zero, again);
-      next = select<T>(refused, again, next);
-      lane.part = select<T>(refused, splat(T(1) / 12), lane.part);
-      lane.shift = select<T>(lane.left > Int<T>{}, next, zero);
-      lane.idle = (lane.idle + splat_int<T>(1)) & ~found;
-      const Int<T> empty = active & (lane.left == Int<T>{}) & (lane.parked > Int<T>{});
-      const Int<T> stuck = (lane.left > splat_int<T>(1)) & (lane.idle >= splat_int<T>(kDqdsIdle));
-      const unsigned rare = bits(empty | stuck);
-      if (rare) {
-        for (int i = 0; i < W; ++i) {
-          if (!(rare >> i & 1)) continue;
-          if (lane.left[i]) {
-            lane.idle[i] = 0;
-            if (!lane.moves[i]) parking.split(other, g * W + i, i, lane);
-          }
-        }
+  // What only some sweeps have to do, for all vectors at once: few branches, since none of them can be foreseen.
+  DG_INLINE void collect() {
+    if (pairs_)
+      for (int g = 0; g < G; ++g) {
+        // The last two rows are by themselves: both values at once, one of them to be found by the next sweep.
+        DqdsLanes<T>& lane = lanes_[g];
+        const Int<T> pair = from_bits<T>(static_cast<unsigned>(pairs_ >> g * W) & ((1u << W) - 1));
+        const Pair<T> both = last_two<T>(q(g, 2), e(g, 2), lane.last);
+        store(value_ + g * W, select<T>(pair, lane.sigma + (both.lower + lane.sigma_low), load(value_ + g * W)));
+        lane.last1 = select<T>(pair, both.upper, lane.last1);
+        store(rows_.q[1] + (end_ - 2) * R + g * W, select<T>(pair, both.upper, q(g, 2)));
+        store(rows_.e[1] + (end_ - 3) * R + g * W, select<T>(pair, Vec<T>{}, e(g, 3)));
       }
-      for (int i = 0; i < W; ++i) most = lane.left[i] > most ? lane.left[i] : most;
+    for (; found_; found_ &= found_ - 1) {
+      const int i = __builtin_ctzll(found_);
+      const DqdsLanes<T>& lane = lanes_[i / W];
+      values_[(lane.left[i % W] + lane.parked[i % W]) * R + i] = value_[i];
     }
-    first = end - most;
-    for (int g = 0; g < G; ++g) {
-      const unsigned through = bits((lanes[g].left == Int<T>{}) & (lanes[g].parked > Int<T>{}));
+    for (; refused_; refused_ &= ~(((uint64_t{1} << W) - 1) << __builtin_ctzll(refused_) / W * W)) {
+      const int g = __builtin_ctzll(refused_) / W;
+      const Int<T> refused = from_bits<T>(static_cast<unsigned>(refused_ >> g * W) & ((1u << W) - 1));
+      dqds_restore<T, G>(rows_.q[0] + g * W, rows_.e[0] + g * W, rows_.q[1] + g * W, rows_.e[1] + g * W, from_, end_,
+                         refused, lanes_[g].moved);
+    }
+    pairs_ = 0;
+  }
+
+  // The next shift, from the last rows of what is left.
+  DG_INLINE void aim(int g) {
+    const Vec<T> zero{};
+    DqdsLanes<T>& lane = lanes_[g];
+    const Int<T> found = lane.moves, refused = lane.refused > Int<T>{};
+    const Vec<T> least = select<T>(found, lane.least1, lane.least);
+    Vec<T> next = dqds_shift<T>(lane, select<T>(found, lane.last1, lane.last), select<T>(found, lane.last2, lane.last1),
+                                least, select<T>(found, lane.least2, lane.least1), select<T>(found, e(g, 3), e(g, 2)),
+                                select<T>(found, e(g, 4), e(g, 3)), select<T>(found, q(g, 3), q(g, 2)),
+                                select<T>(found, q(g, 4), q(g, 3)));
+    next = min_or_second(next, splat(T(1) - T(0x1p-6)) * lane.ceiling);
+    // Not from the floor, which the next sweep would lift again, nor from pads.
+    const Int<T> real = (least > splat(16 * DqdsLimits<T>::kFloor)) & (least < splat(T(0.5) * DqdsLimits<T>::kPad));
+    next = select<T>(real & (next > zero), next, zero);
+    // After a refused shift: where only the last row went negative, what is missing is a good guess.
+    const Vec<T> late = (lane.shift + lane.least) * splat(T(1) - 4 * DqdsLimits<T>::kEps);
+    const Vec<T> again = select<T>((lane.least1 > zero) & (late > zero), late, splat(T(0.25)) * lane.shift);
+    next = select<T>(refused, select<T>(lane.refused > splat_int<T>(kDqdsRefusals), zero, again), next);
+    lane.part = select<T>(refused, splat(T(1) / 12), lane.part);
+    lane.shift = select<T>(lane.left > Int<T>{}, next, zero);
+  }
+
+  DG_INLINE void tend(int g, const DqdsParking<T, G>& parking) {
+    DqdsLanes<T>& lane = lanes_[g];
+    const Int<T> idle = (lane.left > splat_int<T>(1)) & (lane.idle >= splat_int<T>(kDqdsIdle));
+    if (const unsigned stuck = bits(idle))
       for (int i = 0; i < W; ++i)
-        if (through >> i & 1) first = parking.resume(other, g * W + i, i, lanes[g], first);
-    }
-    buffer = other;
-    if (first == end) break;
+        if (stuck >> i & 1) parking.split(g * W + i, i, lane);
   }
-  for (int g = 0; g < G; ++g) {
-    Vec<T> back;
-    Int<T> done = (lanes[g].left == Int<T>{}) & (lanes[g].parked == Int<T>{});
-    for (int i = 0; i < W; ++i) {
-      back[i] = power_of_two<T>(power[g * W + i] / 2);
-      converged[g * W + i] = done[i];
-      if (done[i]) sort_descending(values + g * W + i, n, R);
-    }
-    for (int64_t j = 0; j < n; ++j) {
-      T* at = values + j * R + g * W;
-      const Vec<T> square = load(at);
-      store(at, select<T>(done & (square > splat(16 * DqdsLimits<T>::kFloor)), back * sqrt(square), zero));
-    }
+
+  DG_INLINE int64_t resume(int g, int64_t first, const DqdsParking<T, G>& parking) {
+    DqdsLanes<T>& lane = lanes_[g];
+    if (const unsigned through = bits((lane.left == Int<T>{}) & (lane.parked > Int<T>{})))
+      for (int i = 0; i < W; ++i)
+        if (through >> i & 1) first = parking.resume(g * W + i, i, lane, first);
+    return first;
   }
+
+  T* values_;
+  int64_t n_, end_;
+  int64_t from_ = 0;  // first row of the sweep at hand
+  DqdsRows<T> rows_;  // a sweep goes from the first of each pair to the second
+  DqdsLanes<T> lanes_[G];
+  // Of all lanes after a sweep: a bit for each whose shift was refused, that has found a value, or found two.
+  uint64_t refused_ = 0, found_ = 0, pairs_ = 0;
+  T value_[R];  // the value of each that has found one
+};
+
+template <class T, int G>
+__attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bool* converged, T* scratch) {
+  Dqds<T, G> dqds(values, n, scratch);
+  dqds.run(off);
+  dqds.leave(converged);
 }
 
 }  // namespace
