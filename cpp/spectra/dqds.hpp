@@ -271,8 +271,10 @@ __attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bo
   DqdsLanes<T> lanes[G];
   S power[R];
   for (int g = 0; g < G; ++g) {
-    Vec<T> top{};
-    for (int64_t j = 0; j < n; ++j) top = max_or_second(load(values + j * R + g * W), top);
+    // Of all entries: where rows are small that come before large ones, the large numbers are off the diagonal.
+    Vec<T> top = load(values + (n - 1) * R + g * W);
+    for (int64_t j = 0; j < n - 1; ++j)
+      top = max_or_second(load(values + j * R + g * W), max_or_second(load(off + j * R + g * W), top));
     // By an even power of two, so that the root of the values is scaled by a power of two, to a largest square in
     // [1, 4).
     Vec<T> scale;
