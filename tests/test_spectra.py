@@ -105,6 +105,23 @@ def test_clusters_converge(size: int, dtype: np.dtype[Any], backend: str) -> Non
     assert np.max(errors(s.singular_values, exact_singular_values(a))) <= limit_of(size, backend)
 
 
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 11, 33])
+def test_bidiagonals_of_entries_of_all_sizes(size: int, dtype: np.dtype[Any], backend: str) -> None:
+    """Rows of zeros and of small numbers come anywhere, and the large numbers may all be off the diagonal."""
+    rng = np.random.default_rng(size)
+    entries = np.array([1, 1e-4, 1e-8, 1e-12, 1e-16, 1e-30, 0])
+    count = 1200 // size
+    a = np.zeros((count, size, size))
+    at = np.arange(size)
+    a[:, at, at] = rng.choice(entries, (count, size))
+    a[:, at[:-1], at[1:]] = rng.choice(entries, (count, size - 1))
+    a[: count // 4, at, at] *= 1e-20
+    a = np.concatenate([a, a.swapaxes(1, 2)]).astype(dtype)
+    s = dg.spread(a, backend=backend)
+    assert s.converged.all()
+    assert np.max(errors(s.singular_values, exact_singular_values(a))) <= limit_of(size, backend)
+
+
 @pytest.mark.parametrize("size", LARGE)
 def test_large_matrices(size: int, dtype: np.dtype[Any]) -> None:
     rng = np.random.default_rng(size)

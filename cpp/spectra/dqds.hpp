@@ -324,8 +324,9 @@ class Dqds {
     const Vec<T> zero{};
     const T* const diagonal = values_ + g * W;
     DqdsLanes<T>& lane = lanes_[g];
-    Vec<T> top{}, scale;
-    for (int64_t j = 0; j < n_; ++j) top = max_or_second(load(diagonal + j * R), top);
+    // Of all entries: where rows are small that come before large ones, the large numbers are off the diagonal.
+    Vec<T> top = load(diagonal + (n_ - 1) * R), scale;
+    for (int64_t j = 0; j + 1 < n_; ++j) top = max_or_second(load(diagonal + j * R), max_or_second(load(off + j * R), top));
     // To a largest square in [1, 4), by an even power of two: values are then scaled by a power of two.
     for (int i = 0; i < W; ++i) {
       lane.power[i] = top[i] > 0 ? exponent_of<T>(top[i]) & ~S{1} : S{0};
