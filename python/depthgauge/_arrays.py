@@ -95,7 +95,7 @@ def supported_dtype(name: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
     except TypeError:
         raise TypeError(f"{name}={dtype!r} is not a dtype; use np.float32 or np.float64") from None
     if dtype is None or result.newbyteorder("=") not in _DTYPES:
-        raise TypeError(f"{name}={_dtype_text(result)} is not supported; use np.float32 or np.float64")
+        raise TypeError(f"{name}={None if dtype is None else _dtype_text(result)} is not supported; use np.float32 or np.float64")
     return result.newbyteorder("=")
 
 
