@@ -398,9 +398,9 @@ def test_wrong_shapes_are_refused(rng: np.random.Generator) -> None:
         with pytest.raises(ValueError, match=r"operator must be one matrix, shape \(m, n\); got "):
             dg.estimate_spread(np.ones(shape))
     operator: Any = Products(rng.standard_normal((30, 20)))
-    for shape in ((30, 20, 1), 30, None):
-        operator.shape = shape
-        with pytest.raises(ValueError, match=rf"operator\.shape must be \(m, n\); got {re.escape(repr(shape))}"):
+    for wrong in ((30, 20, 1), 30, None):
+        operator.shape = wrong
+        with pytest.raises(ValueError, match=rf"operator\.shape must be \(m, n\); got {re.escape(repr(wrong))}"):
             dg.estimate_spread(operator)
     operator.shape = (40, 20)
     with pytest.raises(
