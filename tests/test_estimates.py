@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -396,14 +397,25 @@ def test_wrong_shapes_are_refused(rng: np.random.Generator) -> None:
     for shape in ((), (4,), (2, 4, 4)):
         with pytest.raises(ValueError, match=r"operator must be one matrix, shape \(m, n\); got "):
             dg.estimate_spread(np.ones(shape))
-    operator = Products(rng.standard_normal((30, 20)))
-    operator.shape = (30, 20, 1)
-    with pytest.raises(ValueError, match=r"operator\.shape must be \(m, n\); got \(30, 20, 1\)"):
-        dg.estimate_spread(operator)
+    operator: Any = Products(rng.standard_normal((30, 20)))
+    for wrong in ((30, 20, 1), 30, None):
+        operator.shape = wrong
+        with pytest.raises(ValueError, match=rf"operator\.shape must be \(m, n\); got {re.escape(repr(wrong))}"):
+            dg.estimate_spread(operator)
     operator.shape = (40, 20)
     with pytest.raises(
         ValueError, match=r"operator\.matmat\(X\) must return shape \(40, 16\) for 16 columns; got \(30, 16\)"
     ):
+        dg.estimate_spread(operator)
+
+
+def test_an_operator_without_a_dtype_is_refused(rng: np.random.Generator) -> None:
+    operator: Any = Products(rng.standard_normal((30, 20)))
+    operator.dtype = None
+    with pytest.raises(TypeError, match=r"operator\.dtype=None is not supported"):
+        dg.estimate_spread(operator)
+    del operator.dtype
+    with pytest.raises(TypeError, match=r"operator\.dtype=None is not supported"):
         dg.estimate_spread(operator)
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -280,6 +281,20 @@ def test_leading_axes_of_a_list_broadcast(backend: str, rng: np.random.Generator
     assert got.shape == (4, 3, 2)
     for i, j in np.ndindex(4, 3):
         assert_same_bits(got[i, j], dg.log_singular_values([first[i, 0], second, third[j]], backend=backend))
+
+
+def test_leading_axes_take_no_memory_of_their_own() -> None:
+    """Stacks whose leading axes do not merge into one are read where they are."""
+    a = np.broadcast_to(np.eye(64), (3, 400, 64, 64)).swapaxes(0, 1)
+    factors = [np.random.default_rng(0).standard_normal((3, 1, 2, 64)), np.ones((400, 2, 2))]
+    tracemalloc.start()
+    try:
+        dg.singular_values(a[:, :, :2], accuracy="relative", backend="native")
+        dg.log_singular_values(factors, backend="native")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 400_000  # one factor copied is 1.2 MB
 
 
 def test_bits_depend_on_neither_threads_nor_batch(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:

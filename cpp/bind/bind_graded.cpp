@@ -18,15 +18,23 @@ namespace {
 
 using namespace spectra;
 
-// An array (N, rows, columns) of any strides.
+int64_t count_members(const py::array& array) {
+  int64_t members = 1;
+  for (py::ssize_t axis = 0; axis + 2 < array.ndim(); ++axis) members *= array.shape(axis);
+  return members;
+}
+
+// An array (..., rows, columns) of any strides.
 template <class T>
 Factors read_factors(const py::array& array, int64_t members) {
-  if (!py::isinstance<py::array_t<T>>(array) || array.ndim() != 3)
+  if (!py::isinstance<py::array_t<T>>(array) || array.ndim() < 2)
     throw std::invalid_argument("a factor has the wrong dtype or number of axes");
-  if (array.shape(0) != members) throw std::invalid_argument("factors must have one matrix for each product");
-  return {{static_cast<const char*>(array.data()), array.shape(1), array.shape(2), array.strides(1), array.strides(2),
-           sizeof(T) == sizeof(float)},
-          array.strides(0)};
+  if (count_members(array) != members) throw std::invalid_argument("factors must have one matrix for each product");
+  const py::ssize_t row = array.ndim() - 2, column = array.ndim() - 1;
+  return {{static_cast<const char*>(array.data()), array.shape(row), array.shape(column), array.strides(row),
+           array.strides(column), sizeof(T) == sizeof(float)},
+          {array.shape(), array.shape() + row},
+          {array.strides(), array.strides() + row}};
 }
 
 template <class T>
@@ -42,7 +50,7 @@ template <class T>
 void run_logs(const std::vector<py::array>& arrays, bool prefixes, const py::array& logs, const std::string& target,
               int threads) {
   if (arrays.empty()) throw std::invalid_argument("there must be a factor");
-  const int64_t members = arrays[0].ndim() ? arrays[0].shape(0) : 0;
+  const int64_t members = count_members(arrays[0]);
   std::vector<Factors> factors;
   for (const py::array& array : arrays) factors.push_back(read_factors<T>(array, members));
   if (!chained(factors)) throw std::invalid_argument("factors must chain");
@@ -56,7 +64,7 @@ void run_logs(const std::vector<py::array>& arrays, bool prefixes, const py::arr
 
 template <class T>
 void run_relative(const py::array& matrices, const py::array& values, const std::string& target, int threads) {
-  const int64_t members = matrices.ndim() ? matrices.shape(0) : 0;
+  const int64_t members = count_members(matrices);
   const Factors factors = read_factors<T>(matrices, members);
   T* const out = results<T>(values, {members, std::min(factors.first.rows, factors.first.columns)});
   run_released(target, threads,

@@ -56,7 +56,8 @@ GradedSizes sizes_of(const Factors* factors, size_t count) {
 
 Factor member(const Factors& factors, int64_t index) {
   Factor f = factors.first;
-  f.data += index * factors.stride;
+  for (size_t axis = factors.shape.size(); axis-- > 0; index /= factors.shape[axis])
+    f.data += index % factors.shape[axis] * factors.strides[axis];
   return f;
 }
 

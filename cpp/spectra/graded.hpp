@@ -9,10 +9,10 @@
 
 namespace depthgauge::spectra {
 
-// One factor for each member of a batch, `stride` bytes apart.
+// One factor for each member of a batch: an array with these leading axes, members in C order; strides in bytes.
 struct Factors {
   Factor first;
-  int64_t stride;
+  std::vector<int64_t> shape, strides;
 };
 
 // Whether each factor has as many columns as the one before it has rows.

@@ -88,14 +88,15 @@ def require_dtype(name: str, array: Array, dtype: np.dtype[Any], other: str) -> 
         )
 
 
-def supported_dtype(name: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+def supported_dtype(name: str, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
     """Return float32 or float64 as a dtype; refuse any other."""
     try:
         result = np.dtype(dtype)
     except TypeError:
         raise TypeError(f"{name}={dtype!r} is not a dtype; use np.float32 or np.float64") from None
     if dtype is None or result.newbyteorder("=") not in _DTYPES:
-        raise TypeError(f"{name}={_dtype_text(result)} is not supported; use np.float32 or np.float64")
+        text = None if dtype is None else _dtype_text(result)
+        raise TypeError(f"{name}={text} is not supported; use np.float32 or np.float64")
     return result.newbyteorder("=")
 
 

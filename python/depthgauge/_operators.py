@@ -132,12 +132,13 @@ def read_operator(value: object) -> Operator:
 
 
 def _from_products(value: Any) -> Operator:
-    shape = tuple(_arguments.integer("operator.shape", size, minimum=0) for size in value.shape)
-    if len(shape) != 2:
-        raise ValueError(f"operator.shape must be (m, n); got {_arguments.shape_text(shape)}")
-    dtype = supported_dtype("operator.dtype", value.dtype)
+    shape = getattr(value, "shape", None)
+    if not isinstance(shape, tuple | list) or len(shape) != 2:
+        raise ValueError(f"operator.shape must be (m, n); got {shape!r}")
+    rows, columns = (_arguments.integer("operator.shape", size, minimum=0) for size in shape)
+    dtype = supported_dtype("operator.dtype", getattr(value, "dtype", None))
     names = ("operator.matmat(X)", "operator.rmatmat(Y)")
-    return Operator(shape, dtype, value.matmat, value.rmatmat, names=names)
+    return Operator((rows, columns), dtype, value.matmat, value.rmatmat, names=names)
 
 
 def _from_array(array: Array) -> Operator:

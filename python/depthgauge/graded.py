@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -102,8 +101,7 @@ def log_singular_values(
             size = stack.shape[-1]
             return np.zeros((*stack.shape[:-3], 0, size) if prefixes else (*stack.shape[:-3], size))
     leading = matrices[0].shape[:-2]
-    flat = [matrix.reshape(math.prod(leading), *matrix.shape[-2:]) for matrix in matrices]
-    logs = implementation.log_singular_values(flat, prefixes=prefixes, threads=workers)
+    logs = implementation.log_singular_values(matrices, prefixes=prefixes, threads=workers)
     return shaped(logs, leading + logs.shape[1:])
 
 

@@ -152,9 +152,9 @@ class Backend(Protocol):
     def log_singular_values(self, factors: Sequence[Array], *, prefixes: bool, threads: int) -> Floats:
         """Return the logs of the singular values of ``factors[-1] @ ... @ factors[0]``, shape (N, k), descending.
 
-        Factors have shapes (N, m, n) that chain, any strides, and one dtype; there is at least one.  With `prefixes`
-        those after each factor, (N, L, k), where k is the largest number of them and what a smaller product lacks is
-        NaN.
+        Factors have shapes (..., m, n) that chain, the same leading axes, of N products in all, any strides, and one
+        dtype; there is at least one.  With `prefixes` those after each factor, (N, L, k), where k is the largest number
+        of them and what a smaller product lacks is NaN.
         """
 
     def relative_singular_values(self, a: Array, *, threads: int) -> Array:

@@ -54,11 +54,12 @@ class Product(NamedTuple):
 
 @np.errstate(all="ignore")
 def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: int) -> Floats:
-    """Return the logs for factors of shapes (N, m, n) that chain, shape (N, k), or (N, L, k) with `prefixes`.
+    """Return the logs for factors (..., m, n) that chain, N of each, shape (N, k), or (N, L, k) with `prefixes`.
 
     k is the smaller size of the product, with `prefixes` of the largest; what a smaller product lacks is NaN.
     """
     del threads
+    factors = [_flat(factor) for factor in factors]
     width = factors[0].shape[-1]
     counts = [min(factor.shape[-2], width) for factor in factors]
     depths = range(len(factors)) if prefixes else [len(factors) - 1]
@@ -82,7 +83,7 @@ def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: in
 def relative_singular_values(a: Array, *, threads: int) -> Array:
     """Return the singular values of matrices (..., n, k), each to high relative accuracy, shape (N, min(n, k))."""
     del threads
-    matrices = a.reshape(math.prod(a.shape[:-2]), *a.shape[-2:])
+    matrices = _flat(a)
     found: Array = np.zeros((len(matrices), min(a.shape[-2:])), a.dtype)
     for matrix, out in zip(matrices, found, strict=True):
         if np.all(np.isfinite(matrix)):
@@ -91,6 +92,10 @@ def relative_singular_values(a: Array, *, threads: int) -> Array:
         else:
             out[:] = np.nan
     return found
+
+
+def _flat(a: Array) -> Array:
+    return a.reshape(math.prod(a.shape[:-2]), *a.shape[-2:])
 
 
 def singular_values(product: Product) -> tuple[Indices, Floats]:

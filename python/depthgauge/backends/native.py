@@ -183,8 +183,9 @@ def singular_values(a: Array, *, threads: int) -> SingularArrays:
 
 
 def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: int) -> Floats:
-    """Return the logs of the singular values of the product of `factors`, shapes (N, m, n)."""
-    members, _, width = factors[0].shape
+    """Return the logs of the singular values of the product of `factors`, shapes (..., m, n)."""
+    *leading, _, width = factors[0].shape
+    members = math.prod(leading)
     ends = [min(factor.shape[-2], width) for factor in factors]
     logs: Floats = np.empty((members, len(factors), max(ends)) if prefixes else (members, ends[-1]))
     _function("log_singular_values", factors[0])(list(factors), prefixes, logs, _target(), threads)
@@ -193,9 +194,9 @@ def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: in
 
 def relative_singular_values(a: Array, *, threads: int) -> Array:
     """Return the singular values of each matrix of `a`, shape (..., n, k), to high relative accuracy."""
-    matrices = a.reshape(math.prod(a.shape[:-2]), *a.shape[-2:])
-    values: Array = np.empty((len(matrices), min(a.shape[-2:])), a.dtype)
-    _function("relative_singular_values", a)(matrices, values, _target(), threads)
+    *leading, rows, columns = a.shape
+    values: Array = np.empty((math.prod(leading), min(rows, columns)), a.dtype)
+    _function("relative_singular_values", a)(a, values, _target(), threads)
     return values
 
 
