@@ -47,11 +47,15 @@ struct Matrices {
 template <class T>
 struct Values {
   Values(const spectra::Batch& batch, const Resources& resources)
-      : each(std::min(batch.rows, batch.columns)), values(batch.count * each), exponents(batch.count), converged(batch.count) {
+      : each(std::min(batch.rows, batch.columns)),
+        values(batch.count * each),
+        exponents(batch.count),
+        converged(batch.count) {
     spectra::singular_values(batch, values.data(), exponents.data(), converged.data(), resources);
   }
   bool same(int64_t i, const Values& other, int64_t j) const {
-    return std::memcmp(values.data() + i * each, other.values.data() + j * each, sizeof(T) * static_cast<size_t>(each)) == 0 &&
+    const size_t bytes = sizeof(T) * static_cast<size_t>(each);
+    return std::memcmp(values.data() + i * each, other.values.data() + j * each, bytes) == 0 &&
            exponents[i] == other.exponents[j] && converged[i] == other.converged[j];
   }
 
@@ -65,7 +69,8 @@ template <class T>
 void values_of_one_shape(int64_t count, int64_t rows, int64_t columns, Target target, uint64_t seed) {
   const Matrices<T> matrices(count, rows, columns, seed % 2 == 0, seed);
   const Values<T> all(matrices.batch(0, count), {target, 1, never()});
-  const double tolerance = 200 * static_cast<double>(std::numeric_limits<T>::epsilon()) * std::sqrt(1.0 + static_cast<double>(rows * columns));
+  const double tolerance = 200 * static_cast<double>(std::numeric_limits<T>::epsilon()) *
+                           std::sqrt(1.0 + static_cast<double>(rows * columns));
   for (int64_t i = 0; i < count; ++i) {
     check(all.converged[i], "singular values converge");
     double squares = 0, norm = 0;
@@ -77,11 +82,13 @@ void values_of_one_shape(int64_t count, int64_t rows, int64_t columns, Target ta
     }
     for (int64_t k = 0; k < rows * columns; ++k) norm += std::pow(static_cast<double>(matrices.at(i)[k]), 2);
     check(ordered, "singular values are not negative and descend");
-    check(std::abs(squares - norm) <= tolerance * norm, "the squares of singular values add up to those of the entries");
+    check(std::abs(squares - norm) <= tolerance * norm,
+          "the squares of singular values add up to those of the entries");
   }
   for (const int threads : {2, 3, 7}) {
     const Values<T> threaded(matrices.batch(0, count), {target, threads, never()});
-    for (int64_t i = 0; i < count; ++i) check(threaded.same(i, all, i), "singular values have the same bits on any threads");
+    for (int64_t i = 0; i < count; ++i)
+      check(threaded.same(i, all, i), "singular values have the same bits on any threads");
   }
   for (int64_t i = 0; i < count; i += 1 + count / 4) {
     const Values<T> alone(matrices.batch(i, 1), {target, 2, never()});

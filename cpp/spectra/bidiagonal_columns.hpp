@@ -1,5 +1,5 @@
-// Bidiagonalization of one large matrix, vectors along its columns: the same sweep as side by side, in steps that may be
-// shared between threads.
+// Bidiagonalization of one large matrix, vectors along its columns: the same sweep as side by side, in steps that may
+// be shared between threads.
 //
 // Columns start at multiples of a vector, rows beyond the matrix are zero, and so are the entries of reflectors above
 // their first row: work on whole vectors then changes nothing that it should not.

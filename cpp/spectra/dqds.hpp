@@ -109,8 +109,8 @@ DG_INLINE void dqds_sweep(const T* q, const T* e, T* to_q, T* to_e, int64_t firs
 
 // What a refused sweep read, written over what it wrote: both buffers then hold the same for those lanes.
 template <class T, int G>
-__attribute__((noinline)) void dqds_restore(const T* q, const T* e, T* to_q, T* to_e, int64_t first, int64_t end, Int<T> refused,
-                            Int<T> moves) {
+__attribute__((noinline)) void dqds_restore(const T* q, const T* e, T* to_q, T* to_e, int64_t first, int64_t end,
+                                            Int<T> refused, Int<T> moves) {
   constexpr int64_t R = G * kWidth<T>;
   for (int64_t j = first; j < end; ++j) {
     const int64_t at = j * R;
@@ -120,7 +120,6 @@ __attribute__((noinline)) void dqds_restore(const T* q, const T* e, T* to_q, T* 
     store(to_e + at, select<T>(refused, old_e, load(to_e + at)));
   }
 }
-
 
 // One lane's rows set aside or taken back; rare, so lane by lane.
 template <class T, int G>
@@ -200,9 +199,9 @@ class DqdsParking {
 };
 
 // The next shift, a lower bound of the smallest value in nearly all cases.  Where that value shows in the last row, the
-// unit vector of that row, carried on over the rows above as far as they are small, is an approximate eigenvector whose
-// residual bounds how far below `last` the value lies (Parlett and Marques 2000, cases 4 and 7).  Elsewhere it is a part
-// of the least d, more from time to time (their case 6).
+// unit vector of that row, carried on over the rows above as far as they are small, is an approximate eigenvector
+// whose residual bounds how far below `last` the value lies (Parlett and Marques 2000, cases 4 and 7).  Elsewhere it is
+// a part of the least d, more from time to time (their case 6).
 template <class T>
 DG_INLINE Vec<T> dqds_shift(DqdsLanes<T>& lane, Vec<T> last, Vec<T> last1, Vec<T> least, Vec<T> least1, Vec<T> e1,
                             Vec<T> e2, Vec<T> q2, Vec<T> q3) {
@@ -326,7 +325,8 @@ class Dqds {
     DqdsLanes<T>& lane = lanes_[g];
     // Of all entries: where rows are small that come before large ones, the large numbers are off the diagonal.
     Vec<T> top = load(diagonal + (n_ - 1) * R), scale;
-    for (int64_t j = 0; j + 1 < n_; ++j) top = max_or_second(load(diagonal + j * R), max_or_second(load(off + j * R), top));
+    for (int64_t j = 0; j + 1 < n_; ++j)
+      top = max_or_second(load(diagonal + j * R), max_or_second(load(off + j * R), top));
     // To a largest square in [1, 4), by an even power of two: values are then scaled by a power of two.
     for (int i = 0; i < W; ++i) {
       lane.power[i] = top[i] > 0 ? exponent_of<T>(top[i]) & ~S{1} : S{0};

@@ -143,7 +143,9 @@ class Triangular {
     for (int64_t row = 0; row < matrix.rows && !stop();) {
       const int64_t kept = row ? columns_ : 0, count = std::min(matrix.rows - row, block_ - kept);
       Columns<T> c = workspace_.matrix(kept + count);
-      const Matrix some{matrix.data + row * matrix.row_stride, count, columns_, matrix.row_stride, matrix.column_stride};
+      Matrix some = matrix;
+      some.data += row * matrix.row_stride;
+      some.rows = count;
       table_.pack_columns(some, scan, kept ? r : nullptr, c);
       for (int64_t k = 0; k < columns_; ++k) {
         table_.reflect_column(c, k);
@@ -220,7 +222,8 @@ class SingularValues {
     const int vectors = this->vectors();
     const int64_t each = vectors * lanes, tasks = (batch_.count + each - 1) / each;
     const int threads = static_cast<int>(std::min<int64_t>(resources_.threads, tasks));
-    const int64_t bidiagonal = table_.side_by_side_scratch(rows, columns_), sweeps = table_.dqds_scratch(columns_, vectors);
+    const int64_t bidiagonal = table_.side_by_side_scratch(rows, columns_);
+    const int64_t sweeps = table_.dqds_scratch(columns_, vectors);
     const int64_t squares = columns_ * each, triangle = tall_ ? columns_ * columns_ : 0;
     const int64_t scratch = std::max(bidiagonal, sweeps) + 2 * squares + lanes * triangle;
     const Buffer<T> memory(scratch * threads);
@@ -236,7 +239,8 @@ class SingularValues {
       for (int64_t v = 0; v < vectors; ++v) {
         const int64_t at = v * lanes, here = std::clamp<int64_t>(count - at, 0, lanes);
         for (int64_t i = 0; i < here; ++i)
-          matrices[i] = prepare(first + at + i, reducers, worker, triangles + i * triangle, 1, &scans[at + i], &packed[i]);
+          matrices[i] =
+              prepare(first + at + i, reducers, worker, triangles + i * triangle, 1, &scans[at + i], &packed[i]);
         table_.side_by_side(matrices, packed, static_cast<int>(here), rows, columns_, q + at, e + at, each, rest);
       }
       table_.dqds(q, e, columns_, vectors, done, rest);
@@ -265,8 +269,9 @@ class SingularValues {
       parallel(outer, count, [&](int64_t i, int worker) {
         if (resources_.stop()) return;
         Scan packed;
-        const Matrix matrix = prepare(first + i, reducers, worker, triangles.get() + worker * columns_ * columns_, inner,
-                                      &scans[static_cast<size_t>(i)], &packed);
+        T* const triangle = triangles.get() + worker * columns_ * columns_;
+        const Matrix matrix =
+            prepare(first + i, reducers, worker, triangle, inner, &scans[static_cast<size_t>(i)], &packed);
         if (!packed.finite) return;
         const Workspace<T>& workspace = workspaces[static_cast<size_t>(worker)];
         const Columns<T> c = workspace.matrix(rows);
