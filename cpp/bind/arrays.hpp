@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/leading_axes.hpp"
+
 namespace depthgauge {
 
 namespace py = pybind11;
@@ -23,6 +25,12 @@ T* data_of(py::handle object, const std::string& what, int64_t count, bool writa
                                 std::to_string(array.size()));
   if (writable && !array.writeable()) throw std::invalid_argument(what + " must be writable");
   return static_cast<T*>(const_cast<void*>(array.data()));
+}
+
+// The leading axes of an array of matrices, (..., rows, columns).
+inline LeadingAxes leading_axes(const py::array& array) {
+  const py::ssize_t axes = array.ndim() - 2;
+  return {{array.shape(), array.shape() + axes}, {array.strides(), array.strides() + axes}};
 }
 
 }  // namespace depthgauge

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bind/arrays.hpp"
 #include "bind/bind.hpp"
 #include "bind/call.hpp"
 #include "spectra/graded.hpp"
@@ -18,41 +19,33 @@ namespace {
 
 using namespace spectra;
 
-int64_t count_members(const py::array& array) {
-  int64_t members = 1;
-  for (py::ssize_t axis = 0; axis + 2 < array.ndim(); ++axis) members *= array.shape(axis);
-  return members;
-}
-
 // An array (..., rows, columns) of any strides.
 template <class T>
-Factors read_factors(const py::array& array, int64_t members) {
+Factors read_factors(const py::array& array) {
   if (!py::isinstance<py::array_t<T>>(array) || array.ndim() < 2)
     throw std::invalid_argument("a factor has the wrong dtype or number of axes");
-  if (count_members(array) != members) throw std::invalid_argument("factors must have one matrix for each product");
   const py::ssize_t row = array.ndim() - 2, column = array.ndim() - 1;
   return {{static_cast<const char*>(array.data()), array.shape(row), array.shape(column), array.strides(row),
            array.strides(column), sizeof(T) == sizeof(float)},
-          {array.shape(), array.shape() + row},
-          {array.strides(), array.strides() + row}};
+          leading_axes(array)};
 }
 
 template <class T>
 T* results(const py::array& array, const std::vector<int64_t>& shape) {
-  if (!py::isinstance<py::array_t<T>>(array) || !array.writeable() || !(array.flags() & py::array::c_style))
-    throw std::invalid_argument("results must be a writable C-order array of the right dtype");
   if (!std::equal(shape.begin(), shape.end(), array.shape(), array.shape() + array.ndim()))
     throw std::invalid_argument("results have the wrong shape");
-  return static_cast<T*>(const_cast<void*>(array.data()));
+  return data_of<T>(array, "results", array.size(), true);
 }
 
 template <class T>
 void run_logs(const std::vector<py::array>& arrays, bool prefixes, const py::array& logs, const std::string& target,
               int threads) {
   if (arrays.empty()) throw std::invalid_argument("there must be a factor");
-  const int64_t members = count_members(arrays[0]);
   std::vector<Factors> factors;
-  for (const py::array& array : arrays) factors.push_back(read_factors<T>(array, members));
+  for (const py::array& array : arrays) factors.push_back(read_factors<T>(array));
+  const int64_t members = factors[0].axes.count();
+  for (const Factors& f : factors)
+    if (f.axes.count() != members) throw std::invalid_argument("factors must have one matrix for each product");
   if (!chained(factors)) throw std::invalid_argument("factors must chain");
   const int64_t count = logs.ndim() ? logs.shape(logs.ndim() - 1) : 0;
   std::vector<int64_t> shape{members, count};
@@ -64,8 +57,8 @@ void run_logs(const std::vector<py::array>& arrays, bool prefixes, const py::arr
 
 template <class T>
 void run_relative(const py::array& matrices, const py::array& values, const std::string& target, int threads) {
-  const int64_t members = count_members(matrices);
-  const Factors factors = read_factors<T>(matrices, members);
+  const Factors factors = read_factors<T>(matrices);
+  const int64_t members = factors.axes.count();
   T* const out = results<T>(values, {members, std::min(factors.first.rows, factors.first.columns)});
   run_released(target, threads,
                [&](const Resources& resources) { relative_singular_values(factors, members, out, resources); });

@@ -53,8 +53,7 @@ class Chain {
       const auto size = static_cast<int64_t>(sizeof(T));
       factors_.push_back({{reinterpret_cast<const char*>(array.data()), m, n, (by_columns ? 1 : n) * size,
                            (by_columns ? m : 1) * size, sizeof(T) == sizeof(float)},
-                          {members},
-                          {m * n * size}});
+                          {{members}, {m * n * size}}});
       arrays_.push_back(std::move(array));
     }
   }
@@ -63,7 +62,7 @@ class Chain {
   double entry(size_t l, int64_t b, int64_t i, int64_t j) const {
     const spectra::Factor& f = factors_[l].first;
     T value;
-    std::memcpy(&value, f.data + b * factors_[l].strides[0] + i * f.row_stride + j * f.column_stride, sizeof value);
+    std::memcpy(&value, f.data + b * factors_[l].axes.strides[0] + i * f.row_stride + j * f.column_stride, sizeof value);
     return static_cast<double>(value);
   }
   int64_t depth() const { return static_cast<int64_t>(factors_.size()); }
@@ -82,8 +81,8 @@ class Chain {
   Array<double> logs_alone(int64_t member, const Resources& c) const {
     std::vector<Factors> alone = factors_;
     for (Factors& f : alone) {
-      f.first.data += member * f.strides[0];
-      f.shape = {1};
+      f.first.data += member * f.axes.strides[0];
+      f.axes.shape = {1};
     }
     Array<double> found(std::min(sizes_.front(), sizes_.back()));
     spectra::log_singular_values(alone, 1, false, found.size(), found.data(), c);

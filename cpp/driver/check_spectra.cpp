@@ -10,16 +10,16 @@
 namespace depthgauge::driver {
 namespace {
 
-// Matrices of one shape, row by row or column by column, at shuffled places in memory that has no room to spare.
+// Matrices of one shape, row by row or column by column, the last one first in memory that has no room to spare.
 template <class T>
 struct Matrices {
   Matrices(int64_t n, int64_t rows_, int64_t columns_, bool by_column, uint64_t seed)
-      : count(n), rows(rows_), columns(columns_), turned(by_column), entries(n * rows_ * columns_), offsets(n) {
+      : count(n), rows(rows_), columns(columns_), turned(by_column), entries(n * rows_ * columns_) {
     Random random(seed);
     const int64_t size = rows * columns;
     for (int64_t i = 0; i < count; ++i) {
       // Every third has rows that fall off, every fifth repeats its rows, every seventh is zero.
-      T* const matrix = entries.data() + i * size;
+      T* const matrix = at(i);
       for (int64_t k = 0; k < size; ++k) {
         const int64_t row = turned ? k % rows : k / columns;
         const double fade = i % 3 == 1 ? std::ldexp(1.0, static_cast<int>(-row)) : 1;
@@ -28,29 +28,31 @@ struct Matrices {
       if (i % 5 == 4)
         for (int64_t k = 0; k < size; ++k)
           if ((turned ? k % rows : k / columns) > 0) matrix[k] = matrix[turned ? k / rows * rows : k % columns];
-      offsets[i] = (count - 1 - i) * size * static_cast<int64_t>(sizeof(T));
     }
   }
   spectra::Batch batch(int64_t first, int64_t n) const {
     constexpr auto kSize = static_cast<int64_t>(sizeof(T));
-    return {reinterpret_cast<const char*>(entries.data()), offsets.data() + first, n, rows, columns,
-            turned ? kSize : columns * kSize, turned ? rows * kSize : kSize};
+    return {reinterpret_cast<const char*>(n ? at(first) : entries.data()),
+            {{n}, {-rows * columns * kSize}},
+            rows,
+            columns,
+            turned ? kSize : columns * kSize,
+            turned ? rows * kSize : kSize};
   }
-  const T* at(int64_t i) const { return entries.data() + offsets[i] / static_cast<int64_t>(sizeof(T)); }
+  T* at(int64_t i) const { return entries.data() + (count - 1 - i) * rows * columns; }
 
   int64_t count, rows, columns;
   bool turned;
   Array<T> entries;
-  Array<int64_t> offsets;
 };
 
 template <class T>
 struct Values {
   Values(const spectra::Batch& batch, const Resources& resources)
       : each(std::min(batch.rows, batch.columns)),
-        values(batch.count * each),
-        exponents(batch.count),
-        converged(batch.count) {
+        values(batch.axes.count() * each),
+        exponents(batch.axes.count()),
+        converged(batch.axes.count()) {
     spectra::singular_values(batch, values.data(), exponents.data(), converged.data(), resources);
   }
   bool same(int64_t i, const Values& other, int64_t j) const {
@@ -99,7 +101,7 @@ void values_of_one_shape(int64_t count, int64_t rows, int64_t columns, Target ta
   Random random(seed + 1);
   const int64_t bad = random.below(count);
   const T poison = random.one_in(2) ? std::numeric_limits<T>::quiet_NaN() : -std::numeric_limits<T>::infinity();
-  const_cast<T*>(matrices.at(bad))[random.below(rows * columns)] = poison;
+  matrices.at(bad)[random.below(rows * columns)] = poison;
   const Values<T> rest(matrices.batch(0, count), {target, 2, never()});
   for (int64_t i = 0; i < count; ++i) {
     check(i == bad || rest.same(i, all, i), "a bad matrix changes no other");

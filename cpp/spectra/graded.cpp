@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "common/buffer.hpp"
+#include "common/dispatch.hpp"
 #include "common/thread_pool.hpp"
 
 namespace depthgauge::spectra {
@@ -15,15 +16,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 GradedKernels graded_kernels(Target target) {
   GradedKernels table;
-  switch (target) {
-#if defined(DG_HAVE_v3)
-    case Target::v3: v3::get_graded_kernels(&table); break;
-#endif
-#if defined(DG_HAVE_v4)
-    case Target::v4: v4::get_graded_kernels(&table); break;
-#endif
-    default: baseline::get_graded_kernels(&table); break;
-  }
+  DG_DISPATCH(target, get_graded_kernels(&table))
   return table;
 }
 
@@ -56,8 +49,7 @@ GradedSizes sizes_of(const Factors* factors, size_t count) {
 
 Factor member(const Factors& factors, int64_t index) {
   Factor f = factors.first;
-  for (size_t axis = factors.shape.size(); axis-- > 0; index /= factors.shape[axis])
-    f.data += index % factors.shape[axis] * factors.strides[axis];
+  f.data += factors.axes.offset(index);
   return f;
 }
 

@@ -4,15 +4,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/leading_axes.hpp"
 #include "common/resources.hpp"
 #include "spectra/graded_kernels.hpp"
 
 namespace depthgauge::spectra {
 
-// One factor for each member of a batch: an array with these leading axes, members in C order; strides in bytes.
+// One factor for each member of a batch.
 struct Factors {
   Factor first;
-  std::vector<int64_t> shape, strides;
+  LeadingAxes axes;
 };
 
 // Whether each factor has as many columns as the one before it has rows.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/buffer.hpp"
+#include "common/dispatch.hpp"
 #include "common/thread_pool.hpp"
 
 namespace depthgauge::spectra {
@@ -16,15 +17,7 @@ namespace {
 template <class T>
 Kernels<T> kernels(Target target) {
   Kernels<T> table{};
-  switch (target) {
-#if defined(DG_HAVE_v4)
-    case Target::v4: v4::get_kernels(&table); break;
-#endif
-#if defined(DG_HAVE_v3)
-    case Target::v3: v3::get_kernels(&table); break;
-#endif
-    default: baseline::get_kernels(&table); break;
-  }
+  DG_DISPATCH(target, get_kernels(&table))
   return table;
 }
 
@@ -175,14 +168,15 @@ class SingularValues {
         converged_(converged),
         resources_(resources),
         table_(kernels<T>(resources.target)),
+        count_(batch.axes.count()),
         rows_(std::max(batch.rows, batch.columns)),
         columns_(std::min(batch.rows, batch.columns)),
         tall_(is_tall(rows_, columns_)) {}
 
   void run() {
     if (columns_ == 0) {
-      std::fill_n(exponents_, batch_.count, int64_t{0});
-      std::fill_n(converged_, batch_.count, true);
+      std::fill_n(exponents_, count_, int64_t{0});
+      std::fill_n(converged_, count_, true);
       return;
     }
     const int64_t rows = tall_ ? columns_ : rows_;
@@ -197,7 +191,7 @@ class SingularValues {
   Matrix matrix(int64_t i) const {
     // Wide matrices are read as their transposes, and so are square ones, whose rows mostly lie in one piece.
     const bool turn = batch_.rows <= batch_.columns;
-    return {batch_.data + batch_.offsets[i], rows_, columns_, turn ? batch_.column_stride : batch_.row_stride,
+    return {batch_.data + batch_.axes.offset(i), rows_, columns_, turn ? batch_.column_stride : batch_.row_stride,
             turn ? batch_.row_stride : batch_.column_stride};
   }
 
@@ -207,7 +201,7 @@ class SingularValues {
     double least = std::numeric_limits<double>::infinity();
     int best = 1;
     for (const auto& [vectors, time] : {std::pair{1, 1.0}, {2, 1.2}, {4, 2.0}}) {
-      const int64_t each = int64_t{table_.lanes} * vectors, tasks = (batch_.count + each - 1) / each;
+      const int64_t each = int64_t{table_.lanes} * vectors, tasks = (count_ + each - 1) / each;
       const double total = time * static_cast<double>((tasks + resources_.threads - 1) / resources_.threads);
       if (total < least) {
         least = total;
@@ -220,7 +214,7 @@ class SingularValues {
   void side_by_side(int64_t rows) {
     const int64_t lanes = table_.lanes;
     const int vectors = this->vectors();
-    const int64_t each = vectors * lanes, tasks = (batch_.count + each - 1) / each;
+    const int64_t each = vectors * lanes, tasks = (count_ + each - 1) / each;
     const int threads = static_cast<int>(std::min<int64_t>(resources_.threads, tasks));
     const int64_t bidiagonal = table_.side_by_side_scratch(rows, columns_);
     const int64_t sweeps = table_.dqds_scratch(columns_, vectors);
@@ -235,7 +229,7 @@ class SingularValues {
       Matrix matrices[kMaxLanes];
       Scan scans[kMaxLanes * kDqdsVectors], packed[kMaxLanes];
       bool done[kMaxLanes * kDqdsVectors];
-      const int64_t first = task * each, count = std::min(each, batch_.count - first);
+      const int64_t first = task * each, count = std::min(each, count_ - first);
       for (int64_t v = 0; v < vectors; ++v) {
         const int64_t at = v * lanes, here = std::clamp<int64_t>(count - at, 0, lanes);
         for (int64_t i = 0; i < here; ++i)
@@ -250,7 +244,7 @@ class SingularValues {
 
   void one_by_one(int64_t rows) {
     // A few matrices share all threads; of many, each has its own.
-    const bool shared = batch_.count < resources_.threads;
+    const bool shared = count_ < resources_.threads;
     const int outer = shared ? 1 : resources_.threads, inner = shared ? resources_.threads : 1;
     const int vectors = this->vectors();
     // Bidiagonal matrices are gathered, and finished side by side.
@@ -262,8 +256,8 @@ class SingularValues {
     std::deque<Workspace<T>> workspaces;
     for (int i = 0; i < outer; ++i) workspaces.emplace_back(table_, rows, columns_);
     std::vector<Scan> scans(static_cast<size_t>(gathered));
-    for (int64_t first = 0; first < batch_.count; first += gathered) {
-      const int64_t count = std::min(gathered, batch_.count - first), tasks = (count + each - 1) / each;
+    for (int64_t first = 0; first < count_; first += gathered) {
+      const int64_t count = std::min(gathered, count_ - first), tasks = (count + each - 1) / each;
       const auto squares_of = [&](int64_t i) { return memory.get() + i / each * (2 * squares + sweeps) + i % each; };
       for (int64_t task = 0; task < tasks; ++task) std::fill_n(squares_of(task * each), 2 * squares, T(0));
       parallel(outer, count, [&](int64_t i, int worker) {
@@ -322,7 +316,7 @@ class SingularValues {
   bool* converged_;
   const Resources& resources_;
   const Kernels<T> table_;
-  int64_t rows_, columns_;
+  int64_t count_, rows_, columns_;
   bool tall_;
 };
 

@@ -3,16 +3,16 @@
 
 #include <cstdint>
 
+#include "common/leading_axes.hpp"
 #include "common/resources.hpp"
 #include "spectra/singular_kernels.hpp"
 
 namespace depthgauge::spectra {
 
-// Matrices of one shape, each at data + offsets[i]; offsets and strides in bytes.
+// Matrices of one shape, the first at `data`; strides in bytes.
 struct Batch {
   const char* data;
-  const int64_t* offsets;
-  int64_t count;
+  LeadingAxes axes;
   int64_t rows, columns;
   int64_t row_stride, column_stride;
 };

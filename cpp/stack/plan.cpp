@@ -4,6 +4,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "common/dispatch.hpp"
+
 namespace depthgauge::stack {
 
 template <class T>
@@ -128,15 +130,7 @@ void magnitude_quantiles(std::vector<double>& values, const std::vector<double>&
 template <class T>
 Kernels<T> kernels(Target target) {
   Kernels<T> table{};
-  switch (target) {
-#if defined(DG_HAVE_v4)
-    case Target::v4: v4::get_kernels(&table); break;
-#endif
-#if defined(DG_HAVE_v3)
-    case Target::v3: v3::get_kernels(&table); break;
-#endif
-    default: baseline::get_kernels(&table);
-  }
+  DG_DISPATCH(target, get_kernels(&table))
   return table;
 }
 
