@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 import pytest
+from interrupts import needs_signals, output_after_control_c
 
 import depthgauge as dg
 
@@ -43,19 +40,11 @@ print("works", flush=True)
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+@needs_signals
 @pytest.mark.parametrize("call", ["forward", "vjp", "jvp", "singular_values"])
 def test_control_c_stops_a_native_call_and_the_next_one_works(call: str) -> None:
-    environment = os.environ | {"DEPTHGAUGE_BACKEND": "native"}
-    with subprocess.Popen(
-        [sys.executable, "-c", LONG_CALL, call], stdout=subprocess.PIPE, text=True, env=environment
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline().strip() == "ready"
-        time.sleep(0.3)
-        child.send_signal(signal.SIGINT)
-        assert child.stdout.read().split() == ["interrupted", "works"]
-    assert child.returncode == 0
+    words = output_after_control_c(LONG_CALL, call, after=0.3, environment={"DEPTHGAUGE_BACKEND": "native"})
+    assert words == ["interrupted", "works"]
 
 
 def test_the_interpreter_runs_on_during_a_call() -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from interrupts import needs_signals, output_after_control_c
 
 import depthgauge as dg
 from depthgauge import _lanczos
@@ -537,12 +535,6 @@ print("works", flush=True)
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+@needs_signals
 def test_control_c_stops_an_estimate_and_the_next_one_works() -> None:
-    with subprocess.Popen([sys.executable, "-c", LONG_CALL], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline().strip() == "ready"
-        time.sleep(0.5)
-        child.send_signal(signal.SIGINT)
-        assert child.stdout.read().split() == ["interrupted", "works"]
-    assert child.returncode == 0
+    assert output_after_control_c(LONG_CALL, after=0.5) == ["interrupted", "works"]

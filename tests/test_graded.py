@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
-import signal
-import subprocess
-import sys
-import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +14,7 @@ import pytest
 from exact_products import exact_log_singular_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupts import needs_signals, output_after_control_c
 from problems import assert_same_bits
 
 import depthgauge as dg
@@ -405,16 +401,8 @@ print("works", flush=True)
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
+@needs_signals
 @pytest.mark.parametrize("call", ["deep", "wide"])
 def test_control_c_stops_a_call_and_the_next_one_works(call: str) -> None:
-    environment = os.environ | {"DEPTHGAUGE_BACKEND": "native"}
-    with subprocess.Popen(
-        [sys.executable, "-c", LONG_CALL, call], stdout=subprocess.PIPE, text=True, env=environment
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline().strip() == "ready"
-        time.sleep(0.3)
-        child.send_signal(signal.SIGINT)
-        assert child.stdout.read().split() == ["interrupted", "works"]
-    assert child.returncode == 0
+    words = output_after_control_c(LONG_CALL, call, after=0.3, environment={"DEPTHGAUGE_BACKEND": "native"})
+    assert words == ["interrupted", "works"]

@@ -25,13 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 import depthgauge as dg
-from comparison.timing import time_in_turns
+from comparison.timing import SPIN_SECONDS, time_in_turns
 from depthgauge._terminal import aligned
 
 Array = npt.NDArray[Any]
 
-# OpenBLAS's workers spin longest: 2^26 clock cycles by default.
-SPIN_SECONDS = 0.04
 BATCH = 8
 # A value of the product that is wrong by more than this factor is lost.
 LOST = 1e-3

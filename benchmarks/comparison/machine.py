@@ -48,14 +48,20 @@ def usable_cpus() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def one_cpu_a_core(count: int) -> list[int] | None:
-    """Return `count` usable CPUs on as many cores, so that no two share execution units; None if there are too few."""
+def pin_one_cpu_a_core(count: int) -> list[int] | None:
+    """Keep this process on `count` usable CPUs on as many cores, so that no two share execution units.
+
+    Return them; None if there are too few, or they cannot be chosen here.
+    """
     chosen: dict[str, int] = {}
     for cpu in usable_cpus():
         siblings = _read(SYSTEM / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu)
         chosen.setdefault(siblings, cpu)
     cpus = list(chosen.values())
-    return cpus[:count] if len(cpus) >= count else None
+    if len(cpus) < count or not hasattr(os, "sched_setaffinity"):
+        return None
+    os.sched_setaffinity(0, cpus[:count])
+    return cpus[:count]
 
 
 def _version(library: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import statistics
 import sys
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from comparison import machine
 from comparison.report import machine_lines, number, quotient
 from comparison.spread_accuracy import accuracy_report
 from comparison.spread_peers import PEERS, Array, Step, depthgauge_step, numpy_step, pool_step
-from comparison.timing import time_in_turns
+from comparison.timing import SPIN_SECONDS, time_in_turns
 from depthgauge._terminal import aligned
 
 DTYPES = ("float32", "float64")
@@ -30,8 +29,6 @@ SIZES = (4, 8, 16, 31, 32, 33, 64, 96, 128, 256, 512, 1024)
 THREADS = 2
 # Sizes whose matrices are also timed one at a time.
 LONE = (512, 1024)
-# OpenBLAS's workers spin longest: 2^26 clock cycles by default.
-SPIN_SECONDS = 0.04
 
 NOTES = """\
 Gaussian matrices, singular values only. us are medians a matrix, all contenders in turns in one process; behind a
@@ -70,10 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compare_all(arguments: argparse.Namespace) -> dict[str, Any]:
-    cpus = machine.one_cpu_a_core(THREADS)
     # JAX has no option for the number of its threads; it takes the CPUs it may use.
-    if cpus is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus)
+    cpus = machine.pin_one_cpu_a_core(THREADS)
     absent: dict[str, str] = {}
     peaks = {dtype: _peak(dtype) for dtype in arguments.dtypes}
     problems = []

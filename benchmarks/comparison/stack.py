@@ -23,16 +23,13 @@ import numpy as np
 from comparison import machine, report
 from comparison.contenders import CONTENDERS, Contender, gemm_gflops
 from comparison.problems import SHAPES, Problem, make_problem, reference, relative_error
-from comparison.timing import time_in_turns
+from comparison.timing import SPIN_SECONDS, time_in_turns
 
 DTYPES = ("float32", "float64")
 ACTIVATIONS = ("relu", "gelu")
 # A float32 ReLU whose argument rounds across 0 takes the other branch; a handful do, and each shifts the
 # gradient of its example. Beyond this a contender computes something else.
 TOLERANCE = {"float32": 5e-3, "float64": 1e-9}
-
-# OpenBLAS's workers spin longest: 2^26 clock cycles by default.
-SPIN_SECONDS = 0.04
 
 
 def add_parser(commands: Any) -> None:
@@ -105,10 +102,8 @@ def _start_child(arguments: argparse.Namespace, threads: int) -> Any:
 
 def _child(arguments: argparse.Namespace) -> dict[str, Any]:
     (threads,) = arguments.threads
-    cpus = machine.one_cpu_a_core(threads)
     # JAX has no option for the number of its threads; it takes the CPUs it may use.
-    if cpus is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus)
+    cpus = machine.pin_one_cpu_a_core(threads)
     absent: dict[str, str] = {}
     peaks = {dtype: _peaks(dtype, threads) for dtype in arguments.dtypes}
     problems = []

@@ -11,6 +11,9 @@ from typing import TypeVar
 
 Key = TypeVar("Key")
 
+# For `pause` where contenders have threads. OpenBLAS's workers spin longest: 2^26 clock cycles by default.
+SPIN_SECONDS = 0.04
+
 
 def time_in_turns(
     steps: Mapping[Key, Callable[[], object]],

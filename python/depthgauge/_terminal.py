@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from depthgauge import plots
+from depthgauge.backends import BACKENDS
 
 
 def integer(least: int) -> Callable[[str], int]:
@@ -37,6 +38,21 @@ def plot_path(text: str) -> Path:
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in")
     return path
+
+
+def add_shared_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that measures something: what to write, and what computes."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument(
+        "--plot", type=plot_path, metavar="FILE", help="also write a plot; FILE ends in .png, .pdf or .svg"
+    )
+    parser.add_argument("--backend", choices=BACKENDS, help="what computes (default DEPTHGAUGE_BACKEND, or native)")
+    parser.add_argument(
+        "--threads",
+        type=integer(1),
+        metavar="N",
+        help="threads (default DEPTHGAUGE_NUM_THREADS, or the CPUs usable here)",
+    )
 
 
 def three_digits(value: float) -> str:

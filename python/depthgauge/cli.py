@@ -10,8 +10,7 @@ from typing import Any
 
 import depthgauge as dg
 from depthgauge import decoder_command, plots
-from depthgauge._terminal import aligned, integer, plot_path, three_digits, to_json
-from depthgauge.backends import BACKENDS
+from depthgauge._terminal import add_shared_options, aligned, integer, three_digits, to_json
 from depthgauge.studies.ablation import CHECKS, Transport, TransportAblation, transport_ablation
 
 CAVEAT = """\
@@ -130,14 +129,7 @@ def _add_transport(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     parser.add_argument("--width", type=count, default=64, metavar="N", help="features of a state (default 64)")
     parser.add_argument("--batch", type=count, default=128, metavar="N", help="examples (default 128)")
     parser.add_argument("--seed", type=integer(0), default=7, metavar="N", help="seed of all draws (default 7)")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument(
-        "--plot", type=plot_path, metavar="FILE", help="also write a plot; FILE ends in .png, .pdf or .svg"
-    )
-    parser.add_argument("--backend", choices=BACKENDS, help="what computes (default DEPTHGAUGE_BACKEND, or native)")
-    parser.add_argument(
-        "--threads", type=count, metavar="N", help="threads (default DEPTHGAUGE_NUM_THREADS, or the CPUs usable here)"
-    )
+    add_shared_options(parser)
     parser.set_defaults(command=_transport)
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from depthgauge import plots
-from depthgauge._terminal import aligned, integer, plot_path, to_json
-from depthgauge.backends import BACKENDS
+from depthgauge._terminal import add_shared_options, aligned, integer, to_json
 from depthgauge.studies.decoder import (
     BUDGET,
     RULES,
@@ -103,14 +102,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--budget", type=count, metavar="N", help=f"most parameters to allow (default {BUDGET.parameters:,})"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    parser.add_argument(
-        "--plot", type=plot_path, metavar="FILE", help="also write a plot; FILE ends in .png, .pdf or .svg"
-    )
-    parser.add_argument("--backend", choices=BACKENDS, help="what computes (default DEPTHGAUGE_BACKEND, or native)")
-    parser.add_argument(
-        "--threads", type=count, metavar="N", help="threads (default DEPTHGAUGE_NUM_THREADS, or the CPUs usable here)"
-    )
+    add_shared_options(parser)
     parser.set_defaults(command=_decoder)
 
 
