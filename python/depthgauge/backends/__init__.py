@@ -106,6 +106,48 @@ class SingularArrays(NamedTuple):
     converged: npt.NDArray[np.bool_]  # (N,)
 
 
+class JacobianWalk(Protocol):
+    """The Jacobians of N = R * B examples, from the identity forward through the blocks of one stack after another.
+
+    A Jacobian is kept in P parts: itself alone, or with a `max_order` K those of its K + 1 first path orders, where
+    part k sums the paths through exactly k branches.  With post' the derivative of the post norm and J that of the
+    branch r, a block takes part k to ``post' (skip_scale part_k + branch_scale J part_(k-1))``; before the first block
+    part 0 is the identity, and the others are zero.
+    """
+
+    def enter(self, stack: Stack) -> None:
+        """Push the states through the blocks of `stack`, which `advance` is then to pass, all of them."""
+
+    def advance(self, blocks: int) -> None:
+        """Carry the Jacobians through the next `blocks` blocks of the stack entered last."""
+
+    def jacobians(self) -> tuple[Array, Indices]:
+        """Return matrices (N, P, d, d) and exponents (N,): part p of example n is ``matrices[n, p] * 2**exponents[n]``.
+
+        Element (i, j) is the derivative of output feature i by input feature j.
+        """
+
+    def singular_values(self) -> SingularArrays:
+        """Return the singular values of the N * P matrices, true to their scale."""
+
+    def squares(self) -> tuple[Floats, Floats]:
+        """Return |branch_scale J|² / d and |post'|² / d, squares of Frobenius norms, of the blocks passed, (L, N).
+
+        Only with a `max_order`; without a post norm the second is 1.
+        """
+
+
+class GradedWalk(Protocol):
+    """The same Jacobians as products that lose nothing to what is large; `enter` and `advance` as above."""
+
+    def enter(self, stack: Stack) -> None: ...  # noqa: D102
+
+    def advance(self, blocks: int) -> None: ...  # noqa: D102
+
+    def log_singular_values(self) -> Floats:
+        """Return the natural logs of the singular values, (N, d), descending; -inf for each that is exactly 0."""
+
+
 class Backend(Protocol):
     """The functions of a backend module; arrays they return own their memory."""
 
@@ -142,6 +184,12 @@ class Backend(Protocol):
 
     def jvp(self, stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
         """Push `tangent`, shape (P, R, B, d), any strides, forward."""
+
+    def jacobian_walk(self, x: Array, x_of: Indices, *, max_order: int | None, threads: int) -> JacobianWalk:
+        """Begin with the states of `x`, shape (X, B, d), any strides; replicate r starts from ``x[x_of[r]]``."""
+
+    def graded_walk(self, x: Array, x_of: Indices, *, threads: int) -> GradedWalk:
+        """Begin like `jacobian_walk`."""
 
     def singular_values(self, a: Array, *, threads: int) -> SingularArrays:
         """Return the p = min(n, k) singular values of each matrix of `a`, shape (..., n, k), any strides, in C order.
