@@ -14,12 +14,6 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-GradedKernels graded_kernels(Target target) {
-  GradedKernels table;
-  DG_DISPATCH(target, get_graded_kernels(&table))
-  return table;
-}
-
 // What each thread works in.
 struct Workers {
   Workers(const GradedKernels& table, const GradedSizes& sizes, int64_t members, int threads)
@@ -54,6 +48,12 @@ Factor member(const Factors& factors, int64_t index) {
 }
 
 }  // namespace
+
+GradedKernels graded_kernels(Target target) {
+  GradedKernels table;
+  DG_DISPATCH(target, get_graded_kernels(&table))
+  return table;
+}
 
 bool chained(const std::vector<Factors>& factors) {
   for (size_t l = 1; l < factors.size(); ++l)

@@ -10,6 +10,8 @@
 
 namespace depthgauge::spectra {
 
+GradedKernels graded_kernels(Target target);
+
 // One factor for each member of a batch.
 struct Factors {
   Factor first;

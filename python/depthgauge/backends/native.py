@@ -169,17 +169,116 @@ def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArra
     return TangentArrays(output, rms)
 
 
+class _Passage:
+    """The states of N examples on their way, and a walk of the kernels that follows them."""
+
+    def __init__(self, x: Array, x_of: Indices, threads: int) -> None:
+        self._x, self._x_of, self._threads = x, x_of, threads
+        self.count, self.width, self.dtype = len(x_of) * x.shape[1], x.shape[2], x.dtype
+        self._call = (_target(), threads)  # a walk stays with its instruction set
+        self._stack: tuple[dict[str, Any], dict[str, Array]] = {}, {}
+        self._passed = 0
+
+    def enter(self, stack: Stack) -> None:
+        """Push the states through the blocks of `stack`."""
+        batch = self._x.shape[1]
+        found = forward(stack, self._x, self._x_of, keep=True, quantiles=(), cosine=False, threads=self._threads)
+        self._stack, self._passed = (_problem(stack, batch), found.tape.arrays), 0
+        self._x, self._x_of = found.output.reshape(-1, batch, self.width), np.arange(len(self._x_of))
+
+    def advance(self, walk: Any, blocks: int) -> None:
+        walk.advance(*self._stack, self._passed, blocks, *self._call)
+        self._passed += blocks
+
+    def call(self, function: Any, *arrays: Array) -> None:
+        function(*arrays, *self._call)
+
+
+class _JacobianWalk:
+    """See `depthgauge.backends.JacobianWalk`."""
+
+    def __init__(self, x: Array, x_of: Indices, max_order: int | None, threads: int) -> None:
+        self._passage = at = _Passage(x, x_of, threads)
+        self._parts = 1 if max_order is None else max_order + 1
+        orders = max_order is not None
+        self._walk = _function("Walk", x)(_target(), at.width, at.count, self._parts, orders)
+        self._blocks = 0
+
+    def enter(self, stack: Stack) -> None:
+        self._passage.enter(stack)
+
+    def advance(self, blocks: int) -> None:
+        self._passage.advance(self._walk, blocks)
+        self._blocks += blocks
+
+    def jacobians(self) -> tuple[Array, Indices]:
+        at = self._passage
+        matrices: Array = np.empty((at.count, self._parts, at.width, at.width), at.dtype)
+        exponents: Indices = np.empty(at.count, np.int64)
+        at.call(self._walk.copy, matrices, exponents)
+        return matrices, exponents
+
+    def singular_values(self) -> SingularArrays:
+        at = self._passage
+        found = _singular_arrays(at.count * self._parts, at.width, at.dtype)
+        at.call(self._walk.singular_values, *found)
+        return found
+
+    def squares(self) -> tuple[Floats, Floats]:
+        branch: Floats = np.empty((self._blocks, self._passage.count))
+        post: Floats = np.empty_like(branch)
+        self._walk.squares(branch, post)
+        return branch, post
+
+
+class _GradedWalk:
+    """See `depthgauge.backends.GradedWalk`."""
+
+    def __init__(self, x: Array, x_of: Indices, threads: int) -> None:
+        self._passage = _Passage(x, x_of, threads)
+        self._walk: Any = None
+
+    def enter(self, stack: Stack) -> None:
+        at = self._passage
+        at.enter(stack)
+        if self._walk is None:
+            self._walk = _function("GradedWalk", stack)(_target(), at.width, stack.hidden, at.count)
+
+    def advance(self, blocks: int) -> None:
+        self._passage.advance(self._walk, blocks)
+
+    def log_singular_values(self) -> Floats:
+        at = self._passage
+        logs: Floats = np.zeros((at.count, at.width))
+        if self._walk is not None:
+            at.call(self._walk.log_singular_values, logs)
+        return logs
+
+
+def jacobian_walk(x: Array, x_of: Indices, *, max_order: int | None, threads: int) -> _JacobianWalk:
+    """Begin with the identity at the states of `x`, shape (X, B, d)."""
+    return _JacobianWalk(x, x_of, max_order, threads)
+
+
+def graded_walk(x: Array, x_of: Indices, *, threads: int) -> _GradedWalk:
+    """Begin like `jacobian_walk`."""
+    return _GradedWalk(x, x_of, threads)
+
+
 def singular_values(a: Array, *, threads: int) -> SingularArrays:
     """Return the singular values of each matrix of `a`, shape (..., n, k)."""
     *leading, rows, columns = a.shape
-    count = math.prod(leading)
-    found = SingularArrays(
-        values=np.empty((count, min(rows, columns)), a.dtype),
+    found = _singular_arrays(math.prod(leading), min(rows, columns), a.dtype)
+    _function("singular_values", a)(a, *found, _target(), threads)
+    return found
+
+
+def _singular_arrays(count: int, values: int, dtype: np.dtype[Any]) -> SingularArrays:
+    return SingularArrays(
+        values=np.empty((count, values), dtype),
         exponent=np.empty(count, np.int64),
         converged=np.empty(count, np.bool_),
     )
-    _function("singular_values", a)(a, *found, _target(), threads)
-    return found
 
 
 def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: int) -> Floats:

@@ -1,0 +1,99 @@
+// What a per-instruction-set unit offers for Jacobians: one block linearized at one example, and products with it.
+//
+// Tangents are rows: a block takes a tangent t to post'(skip t + (t A) C), where A (width, live) is the derivative of the
+// hidden units that are alive at the example, and C (live, width) that of the branch by them; scales and norms are in A, C
+// and post'.  The transposed Jacobian is a matrix of tangents, one row for each input feature.
+#pragma once
+
+#include <cstdint>
+
+#include "stack/kernels.hpp"
+
+namespace depthgauge::jacobian {
+
+// A matrix in pieces of one cache line: piece g of row r, which holds columns g * kGroup ..., is at data + r * row +
+// g * group.  Rows in one stretch have `group` kGroup; panels, each one piece wide, have `row` kGroup.
+template <class T>
+struct Pieces {
+  T* data;
+  int64_t row, group;
+};
+
+// A norm's derivative at one example, for rows: gain * (r - mean(r) - hat * mean(hat * r)) * shrink * power * scale, with
+// only those terms that the kind has.
+template <class T>
+struct RowNorm {
+  T* hat;   // (width, padded with zeros)
+  T* gain;  // (width, padded with zeros): the gain, times the slope of dyt
+  T shrink, power, scale;
+  bool centers, projects, rescales, active;
+};
+
+// How a block's branch is multiplied with.
+enum class Form {
+  factors,  // by A, then by C
+  select,   // by A, whose columns then are columns of the branch: a linear one without output norm
+  whole,    // by A C, with skip on its diagonal where that is asked for
+};
+
+// What a block is linearized for: the least work; `Form::whole` with A in rows, ready to be formed; or A and C both in
+// rows, each a factor by itself.
+enum class Request { least, whole, separate };
+
+template <class T>
+struct Linearized {
+  Form form;
+  int64_t live;
+  T skip;
+  int32_t* units;  // (hidden) the live ones
+  T* slope;        // (hidden, padded) by what the product of each live unit with `up` counts
+  T* gate_slope;   // (hidden, padded) gated: the same with `gate`
+  T* line;         // (max(width, hidden), padded) spare
+  RowNorm<T> norm[stack::kPlaces];
+  Pieces<T> a;
+  Pieces<T> c;
+  Pieces<T> product;  // panels, for A C
+};
+
+// The rows of T that one call changes, of all parts.
+template <class T>
+struct Tangents {
+  Pieces<T> part;       // part 0, rows in one stretch
+  int64_t part_stride;  // from part to part
+  int64_t parts;        // 1 without orders
+  bool orders;          // part k takes what part k - 1 gives; otherwise a part takes its own
+};
+
+template <class T>
+struct Kernels {
+  // From row to row where rows lie in one stretch.
+  int64_t (*row_size)(int64_t columns);
+  // Elements of memory for one linearized block, aligned to a cache line, and for one call of the products.
+  int64_t (*memory)(const stack::Equation&);
+  int64_t (*scratch)(const stack::Equation&);
+  // Linearizes a block at example `lane` of a group; the product is not formed.
+  void (*linearize)(const stack::Equation&, const stack::Layer<T>&, const stack::Tape<T>&, const T* state, int lane,
+                    Request, T* memory, Linearized<T>* out);
+  // Rows [first, last) of A C + skip I into `to`; needs A in rows.
+  void (*form)(const stack::Equation&, const Linearized<T>&, int64_t first, int64_t last, T skip, const Pieces<T>& to);
+  // Takes rows [first, last) of all parts through the block; returns their largest magnitude then, NaNs aside.  Where
+  // the form is whole, `product` is formed: without orders it is the derivative of all the block, with them A C.
+  T (*pass)(const stack::Equation&, const Linearized<T>&, const Tangents<T>&, int64_t first, int64_t last, T* scratch);
+  // Applies a norm to rows [first, last).
+  void (*norm)(const stack::Equation&, const RowNorm<T>&, const Pieces<T>& rows, int64_t first, int64_t last);
+  // The largest magnitude of rows [first, last), NaNs aside, and their product with 2^exponent.
+  T (*top)(const stack::Equation&, const Pieces<T>& rows, int64_t first, int64_t last);
+  void (*scale)(const stack::Equation&, const Pieces<T>& rows, int64_t first, int64_t last, int exponent);
+};
+
+#define DG_DECLARE_TARGET(target)          \
+  namespace target {                       \
+  void get_kernels(Kernels<float>* out);   \
+  void get_kernels(Kernels<double>* out);  \
+  }
+DG_DECLARE_TARGET(baseline)
+DG_DECLARE_TARGET(v3)
+DG_DECLARE_TARGET(v4)
+#undef DG_DECLARE_TARGET
+
+}  // namespace depthgauge::jacobian

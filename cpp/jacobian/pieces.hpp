@@ -1,0 +1,121 @@
+// Products of matrices whose right factor and result come in pieces of one cache line.
+#pragma once
+
+#include "jacobian/kernels.hpp"
+#include "stack/gemm.hpp"
+
+namespace {
+
+using depthgauge::jacobian::Pieces;
+
+template <class T>
+DG_INLINE T* piece(const Pieces<T>& p, int64_t row, int64_t group) {
+  return p.data + row * p.row + group * p.group;
+}
+
+template <class T>
+DG_INLINE int64_t groups_of(int64_t columns) {
+  return (columns + kLanes<T> - 1) / kLanes<T>;
+}
+
+// Rows in one stretch: whole pieces, and an odd number of them, so that neighbors do not share the sets of a cache.
+template <class T>
+DG_INLINE int64_t row_size(int64_t columns) {
+  return (groups_of<T>(columns) | 1) * kLanes<T>;
+}
+
+template <class T>
+DG_INLINE int64_t panel_size(int64_t rows) {
+  return (rows | 1) * kLanes<T>;
+}
+
+template <class T>
+DG_INLINE Pieces<T> rows_at(T* data, int64_t columns) {
+  return {data, row_size<T>(columns), kLanes<T>};
+}
+
+template <class T>
+DG_INLINE Pieces<T> panels_at(T* data, int64_t rows) {
+  return {data, kLanes<T>, panel_size<T>(rows)};
+}
+
+// Enough for either.
+template <class T>
+DG_INLINE int64_t pieces_size(int64_t rows, int64_t columns) {
+  const int64_t in_rows = rows * row_size<T>(columns), in_panels = groups_of<T>(columns) * panel_size<T>(rows);
+  return in_rows > in_panels ? in_rows : in_panels;
+}
+
+// What a result starts from.
+enum class Start { zero, there, scaled };
+
+// Rows of one call that stay in the second-level cache while every panel of the right factor passes by; a multiple of
+// the rows of most microkernels.
+constexpr int64_t kRowBlock = 48;
+// Inner indices a panel's part has, which then stays in the first-level cache.
+template <class T>
+constexpr int64_t kPanelRows = sizeof(T) == 8 ? 256 : 512;
+
+// out[r] = start + sum_k a[r, k] b[k] for R rows and one piece.
+template <class T, int R, Start S>
+DG_INLINE void tile(const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
+  Vec<T> acc[R][kVectors];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < kVectors; ++v) {
+      acc[r][v] = S == Start::zero ? Vec<T>{} : load(out + r * out_row + v * kWidth<T>);
+      if (S == Start::scaled) acc[r][v] *= splat(scale);
+    }
+  for (int64_t k = 0; k < inner; ++k) {
+    Vec<T> bv[kVectors];
+    for (int v = 0; v < kVectors; ++v) bv[v] = load(b + k * kLanes<T> + v * kWidth<T>);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const Vec<T> x = splat(a[r * a_row + k]);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, bv[v], acc[r][v]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < kVectors; ++v) store(out + r * out_row + v * kWidth<T>, acc[r][v]);
+}
+
+template <class T, int R, Start S>
+void last_tile(int64_t rows, const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
+  if constexpr (R > 0) {
+    if (rows == R)
+      tile<T, R, S>(a, a_row, b, inner, out, out_row, scale);
+    else
+      last_tile<T, R - 1, S>(rows, a, a_row, b, inner, out, out_row, scale);
+  }
+}
+
+template <class T, Start S>
+void multiply_part(const Pieces<T>& a, int64_t rows, const Pieces<T>& b, int64_t inner, int64_t groups,
+                   const Pieces<T>& out, T scale) {
+  for (int64_t g = 0; g < groups; ++g) {
+    const T* panel = piece(b, 0, g);
+    int64_t r = 0;
+    for (; r + kRows <= rows; r += kRows)
+      tile<T, kRows, S>(piece(a, r, 0), a.row, panel, inner, piece(out, r, g), out.row, scale);
+    if (r < rows)
+      last_tile<T, kRows - 1, S>(rows - r, piece(a, r, 0), a.row, panel, inner, piece(out, r, g), out.row, scale);
+  }
+}
+
+// out = start + a b, with a's rows in one stretch and b in panels.  Every element adds its terms one by one, so that its
+// bits depend on nothing else.
+template <class T>
+void multiply_pieces(const Pieces<T>& a, int64_t rows, const Pieces<T>& b, int64_t inner, int64_t groups,
+                     const Pieces<T>& out, Start start, T scale) {
+  for (int64_t k = 0; k < inner || k == 0; k += kPanelRows<T>) {
+    const int64_t n = smaller(kPanelRows<T>, inner - k);
+    const Pieces<T> some{a.data + k, a.row, a.group}, part{b.data + k * b.row, b.row, b.group};
+    if (k > 0 || start == Start::there)
+      multiply_part<T, Start::there>(some, rows, part, n, groups, out, scale);
+    else if (start == Start::scaled)
+      multiply_part<T, Start::scaled>(some, rows, part, n, groups, out, scale);
+    else
+      multiply_part<T, Start::zero>(some, rows, part, n, groups, out, scale);
+  }
+}
+
+}  // namespace
