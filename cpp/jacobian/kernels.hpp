@@ -48,7 +48,7 @@ struct Linearized {
   int32_t* units;  // (hidden) the live ones
   T* slope;        // (hidden, padded) by what the product of each live unit with `up` counts
   T* gate_slope;   // (hidden, padded) gated: the same with `gate`
-  T* line;         // (max(width, hidden), padded) spare
+  T* lines;        // spare
   RowNorm<T> norm[stack::kPlaces];
   Pieces<T> a;
   Pieces<T> c;

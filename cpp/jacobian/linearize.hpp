@@ -118,44 +118,119 @@ int64_t find_live_units(const Equation& eq, const Tape<T>& tape, int lane, T sca
   return live;
 }
 
-// to[a] (+)= weights[units[a]] * slope[a]; a slope of exactly 0 leaves its term out.
-template <class T, bool Add>
-DG_INLINE void gather(const T* weights, const int32_t* units, const T* slope, int64_t live, bool all, T* to) {
-  for (int64_t a = 0; a < live; ++a) {
-    const T w = weights[all ? a : units[a]];
-    const T term = Add && slope[a] == 0 ? T(0) : w * slope[a];
-    to[a] = Add ? to[a] + term : term;
+// Rows picked before they are used, for what is just being stored in pieces is slow to load as a whole.
+constexpr int64_t kLines = 8;
+
+// Where vectors can be permuted by 32-bit words, live units are picked a vector at a time.
+#if defined(__AVX2__)
+constexpr bool kPermutes = true;
+#else
+constexpr bool kPermutes = false;
+#endif
+constexpr int kWords = kVectorBytes / 4;
+
+template <class T>
+DG_INLINE Vec<T> permute_words(Vec<T> v, const int32_t* words) {
+#if defined(__AVX512F__)
+  return bit_cast<Vec<T>>(_mm512_permutexvar_ps(_mm512_loadu_si512(words), bit_cast<__m512>(v)));
+#elif defined(__AVX2__)
+  const auto w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
+  return bit_cast<Vec<T>>(_mm256_permutevar8x32_ps(bit_cast<__m256>(v), w));
+#else
+  static_cast<void>(words);
+  return v;
+#endif
+}
+
+// Picks the live units out of a row of all hidden ones.
+template <class T>
+struct Picker {
+  const int32_t* units;
+  int64_t live, hidden;
+  int32_t* words;   // of each whole vector of hidden units, those that bring its live ones to the front
+  int32_t* starts;  // how many are live before it
+
+  // Integers of `room`.
+  static DG_INLINE int64_t memory(int64_t hidden) { return hidden / kWidth<T> * (kWords + 1); }
+
+  DG_INLINE Picker(const int32_t* live_units, int64_t count, int64_t of, int32_t* room)
+      : units(live_units), live(count), hidden(of), words(room), starts(room + of / kWidth<T> * kWords) {
+    if (!kPermutes || live == hidden) return;
+    constexpr int each = kWords / kWidth<T>;
+    int64_t a = 0;
+    for (int64_t v = 0; v < hidden / kWidth<T>; ++v) {
+      int32_t* const w = words + v * kWords;
+      starts[v] = static_cast<int32_t>(a);
+      int used = 0;
+      for (; a < live && units[a] < (v + 1) * kWidth<T>; ++a)
+        for (int i = 0; i < each; ++i) w[used++] = static_cast<int32_t>((units[a] - v * kWidth<T>) * each + i);
+      for (; used < kWords; ++used) w[used] = 0;
+    }
   }
+
+  // Room for whole vectors at `to`; what comes behind the live units there is of no use.
+  DG_INLINE void operator()(const T* row, T* to) const {
+    if (live == hidden) {
+      int64_t j = 0;
+      for (; j + kWidth<T> <= hidden; j += kWidth<T>) store(to + j, load(row + j));
+      for (; j < hidden; ++j) to[j] = row[j];
+      return;
+    }
+    int64_t a = 0;
+    if (kPermutes) {
+      const int64_t whole = hidden / kWidth<T>;
+      for (int64_t v = 0; v < whole; ++v)
+        store(to + starts[v], permute_words<T>(load(row + v * kWidth<T>), words + v * kWords));
+      a = live;
+      while (a > 0 && units[a - 1] >= whole * kWidth<T>) --a;
+    }
+    for (; a < live; ++a) to[a] = row[units[a]];
+  }
+};
+
+template <class T>
+DG_INLINE Row<T> times_unless_zero(Row<T> x, Row<T> factor) {
+  for (int i = 0; i < kVectors; ++i) x.v[i] = select<T>(factor.v[i] == Vec<T>{}, Vec<T>{}, x.v[i] * factor.v[i]);
+  return x;
 }
 
 // A: the rows of the first matrix, at the live units, with the derivatives of activation and pre norm.
 template <class T>
-void linearize_input(const Equation& eq, const Layer<T>& layer, const Linearized<T>& at, T* sums) {
+void linearize_input(const Equation& eq, const Layer<T>& layer, const Linearized<T>& at, T* sums, int32_t* room) {
   const int64_t d = eq.width, m = eq.hidden, groups = groups_of<T>(at.live);
   const RowNorm<T>& pre = at.norm[kPre];
-  const bool all = at.live == m, gated = eq.branch == Branch::gated, sum = pre.centers || pre.projects;
+  const bool gated = eq.branch == Branch::gated, sum = pre.centers || pre.projects;
+  const Picker<T> pick(at.units, at.live, m, room);
   T *const mean = sums, *const along = sums + row_size<T>(m);  // one after the other
-  for (int64_t j = 0; sum && j < 2 * row_size<T>(m); j += kLanes<T>) store_row(mean + j, Row<T>{});
-  for (int64_t a = at.live; a < groups * kLanes<T>; ++a) at.line[a] = 0;
-  for (int64_t k = 0; k < d; ++k) {
-    if (gated) {
-      for (int64_t a = 0; a < at.live; ++a) at.line[a] = 0;
-      gather<T, true>(layer.up + k * m, at.units, at.slope, at.live, all, at.line);
-      gather<T, true>(layer.gate + k * m, at.units, at.gate_slope, at.live, all, at.line);
-    } else if (all) {
-      gather<T, false>(layer.up + k * m, at.units, at.slope, at.live, true, at.line);
-    } else {
-      gather<T, false>(layer.up + k * m, at.units, at.slope, at.live, false, at.line);
+  for (int64_t j = 0; j < 2 * row_size<T>(m); j += kLanes<T>) store_row(mean + j, Row<T>{});
+  const int64_t line = row_size<T>(m);
+  T* const gate_lines = at.lines + kLines * line;
+  for (int64_t first = 0; first < d; first += kLines) {
+    const int64_t count = smaller(kLines, d - first);
+    for (int64_t i = 0; i < count; ++i) {
+      pick(layer.up + (first + i) * m, at.lines + i * line);
+      if (gated) pick(layer.gate + (first + i) * m, gate_lines + i * line);
     }
-    const T gain = pre.active ? pre.gain[k] : T(1);
-    const Row<T> factor = splat_row(gain), hat = splat_row(sum ? pre.hat[k] : T(0));
     for (int64_t g = 0; g < groups; ++g) {
-      Row<T> w = gain == 0 ? Row<T>{} : load_row(at.line + g * kLanes<T>) * factor;
-      store_row(piece(at.a, k, g), w);
-      if (!sum) continue;
-      T *const s = mean + g * kLanes<T>, *const p = along + g * kLanes<T>;
-      if (pre.centers) store_row(s, load_row(s) + w);
-      if (pre.projects) store_row(p, fma(w, hat, load_row(p)));
+      const int64_t j = g * kLanes<T>;
+      const Row<T> slope = load_row(at.slope + j);
+      Row<T> mean_here = load_row(mean + j), along_here = load_row(along + j);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t k = first + i;
+        Row<T> w = load_row(at.lines + i * line + j);
+        if (gated)
+          w = times_unless_zero<T>(w, slope) +
+              times_unless_zero<T>(load_row(gate_lines + i * line + j), load_row(at.gate_slope + j));
+        else
+          w = w * slope;
+        if (pre.active) w = pre.gain[k] == 0 ? Row<T>{} : w * splat_row(pre.gain[k]);
+        store_row(piece(at.a, k, g), w);
+        if (!sum) continue;
+        mean_here = mean_here + w;
+        along_here = fma(w, splat_row(pre.hat[k]), along_here);
+      }
+      store_row(mean + j, mean_here);
+      store_row(along + j, along_here);
     }
   }
   if (!sum && !pre.rescales) return;
@@ -183,15 +258,23 @@ void linearize_input(const Equation& eq, const Layer<T>& layer, const Linearized
 template <class T>
 void linearize_output(const Equation& eq, const Layer<T>& layer, const Linearized<T>& at) {
   const int64_t d = eq.width, groups = groups_of<T>(d);
+  const bool norm = at.norm[kOutput].active;
   const Row<T> inner = splat_row(static_cast<T>(eq.weight_scale)), outer = splat_row(layer.branch_scale);
-  for (int64_t k = d; k < groups * kLanes<T>; ++k) at.line[k] = 0;
+  const int64_t whole = d / kLanes<T>;
   for (int64_t a = 0; a < at.live; ++a) {
     const T* const from = layer.down + static_cast<int64_t>(at.units[a]) * d;
-    __builtin_memcpy(at.line, from, static_cast<size_t>(d) * sizeof(T));
-    for (int64_t g = 0; g < groups; ++g)
-      store_row(at.line + g * kLanes<T>, load_row(at.line + g * kLanes<T>) * inner);
-    if (at.norm[kOutput].active) apply_row_norm(at.norm[kOutput], d, at.line, kLanes<T>);
-    for (int64_t g = 0; g < groups; ++g) store_row(piece(at.c, a, g), load_row(at.line + g * kLanes<T>) * outer);
+    if (whole < groups) {
+      store_row(at.lines, Row<T>{});
+      for (int64_t k = whole * kLanes<T>; k < d; ++k) at.lines[k - whole * kLanes<T>] = from[k];
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      Row<T> r = load_row(g < whole ? from + g * kLanes<T> : at.lines) * inner;
+      if (!norm) r = r * outer;
+      store_row(piece(at.c, a, g), r);
+    }
+    if (!norm) continue;
+    apply_row_norm(at.norm[kOutput], d, piece(at.c, a, 0), at.c.group);
+    for (int64_t g = 0; g < groups; ++g) store_row(piece(at.c, a, g), load_row(piece(at.c, a, g)) * outer);
   }
 }
 
@@ -199,7 +282,7 @@ template <class T>
 int64_t linearized_memory(const Equation& eq) {
   const int64_t d = eq.width, m = eq.hidden;
   const int64_t widest = row_size<T>(d > m ? d : m);
-  return padded(m + kLanes<T>) + 11 * widest + pieces_size<T>(d, m) + pieces_size<T>(m, d) + pieces_size<T>(d, d);
+  return padded(m + kLanes<T>) + padded(Picker<T>::memory(m)) + (10 + 2 * kLines) * widest + pieces_size<T>(d, m) + pieces_size<T>(m, d) + pieces_size<T>(d, d);
 }
 
 template <class T>
@@ -215,8 +298,9 @@ void linearize(const Equation& eq, const Layer<T>& layer, const Tape<T>& tape, c
   at.units = reinterpret_cast<int32_t*>(take(padded(m + kLanes<T>)));
   at.slope = take(widest);
   at.gate_slope = take(widest);
-  at.line = take(widest);
+  at.lines = take(2 * kLines * widest);
   T* const sums = take(2 * widest);
+  auto* const room = reinterpret_cast<int32_t*>(take(padded(Picker<T>::memory(m))));
   const auto norm_at = [&](depthgauge::stack::Place place, const T* x) {
     T *const hat = take(widest), *const gains = take(widest);
     find_row_norm(eq, place, x, tape.factors[place], layer.gain[place], lane, hat, gains, &at.norm[place]);
@@ -249,7 +333,7 @@ void linearize(const Equation& eq, const Layer<T>& layer, const Tape<T>& tape, c
   at.a = at.form == Form::whole ? rows_at(a, at.live) : panels_at(a, d);
   at.c = request == Request::separate ? rows_at(c, d) : panels_at(c, at.live);
   at.product = panels_at(take(pieces_size<T>(d, d)), d);
-  linearize_input(eq, layer, at, sums);
+  linearize_input(eq, layer, at, sums, room);
   if (!linear) linearize_output(eq, layer, at);
 }
 

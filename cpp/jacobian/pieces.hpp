@@ -59,12 +59,19 @@ constexpr int64_t kPanelRows = sizeof(T) == 8 ? 256 : 512;
 // out[r] = start + sum_k a[r, k] b[k] for R rows and one piece.
 template <class T, int R, Start S>
 DG_INLINE void tile(const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
+  if constexpr (S == Start::scaled) {
+    // In memory, for with one register more in play compilers keep an operand of the loop below on the stack.
+    for (int r = 0; r < R; ++r)
+      for (int v = 0; v < kVectors; ++v) {
+        T* const to = out + r * out_row + v * kWidth<T>;
+        store(to, load(to) * splat(scale));
+      }
+    asm volatile("" ::: "memory");
+  }
   Vec<T> acc[R][kVectors];
   for (int r = 0; r < R; ++r)
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < kVectors; ++v)
       acc[r][v] = S == Start::zero ? Vec<T>{} : load(out + r * out_row + v * kWidth<T>);
-      if (S == Start::scaled) acc[r][v] *= splat(scale);
-    }
   for (int64_t k = 0; k < inner; ++k) {
     Vec<T> bv[kVectors];
     for (int v = 0; v < kVectors; ++v) bv[v] = load(b + k * kLanes<T> + v * kWidth<T>);

@@ -184,7 +184,8 @@ class _Passage:
         batch = self._x.shape[1]
         found = forward(stack, self._x, self._x_of, keep=True, quantiles=(), cosine=False, threads=self._threads)
         self._stack, self._passed = (_problem(stack, batch), found.tape.arrays), 0
-        self._x, self._x_of = found.output.reshape(-1, batch, self.width), np.arange(len(self._x_of))
+        self._x = found.output.reshape(len(self._x_of), batch, self.width)
+        self._x_of = np.arange(len(self._x_of))
 
     def advance(self, walk: Any, blocks: int) -> None:
         walk.advance(*self._stack, self._passed, blocks, *self._call)
