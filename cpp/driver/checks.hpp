@@ -14,6 +14,10 @@ void check_numbers(const Case& c, Target target);
 template <class T>
 void check_calls(const Case& c, Target target, bool fork);
 
+// Jacobians: against tangents, as sums of path orders, and against graded products.
+template <class T>
+void check_jacobians(const Case& c, Target target);
+
 // Singular values.
 template <class T>
 void check_spectra(Target target, bool quick);

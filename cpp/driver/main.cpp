@@ -13,6 +13,8 @@ template <class T>
 void check_precision(Target target, uint64_t salt, int stride, bool quick) {
   for (const Case& c : covering_cases(salt, stride)) check_numbers<T>(c, target);
   for (const Case& c : special_cases()) check_numbers<T>(c, target);
+  for (const Case& c : covering_cases(salt, 8 * stride)) check_jacobians<T>(c, target);
+  for (const Case& c : special_cases()) check_jacobians<T>(c, target);
   for (const Case& c : concurrent_cases()) {
     check_calls<T>(c, target, !quick);
     if (quick) break;

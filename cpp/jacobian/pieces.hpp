@@ -51,7 +51,7 @@ enum class Start { zero, there, scaled };
 
 // Rows of one call that stay in the second-level cache while every panel of the right factor passes by; a multiple of
 // the rows of most microkernels.
-constexpr int64_t kRowBlock = 48;
+constexpr int64_t kRowBlock = 96;
 // Inner indices a panel's part has, which then stays in the first-level cache.
 template <class T>
 constexpr int64_t kPanelRows = sizeof(T) == 8 ? 256 : 512;

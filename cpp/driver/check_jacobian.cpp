@@ -1,0 +1,186 @@
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "driver/checks.hpp"
+#include "driver/problem.hpp"
+#include "jacobian/graded_walk.hpp"
+#include "jacobian/walk.hpp"
+
+namespace depthgauge::driver {
+namespace {
+
+using jacobian::GradedWalk;
+using jacobian::Walk;
+
+template <class T>
+constexpr double kTolerance = sizeof(T) == sizeof(float) ? 5e-5 : 1e-12;
+
+// What a walk through a whole stack gives, in two calls.
+template <class T>
+struct Walked {
+  Walked(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, bool orders, const Resources& resources)
+      : stack(problem.stack_of(span)),
+        parts(orders ? stack.depth + 1 : 1),
+        count(stack.replicates * span.count),
+        width(stack.equation.width),
+        matrices(count * parts * width * width),
+        values(count * parts * width),
+        exponents(count),
+        value_exponents(count * parts),
+        converged(count * parts) {
+    Walk<T> walk(resources.target, width, count, parts, orders);
+    const int64_t half = stack.depth / 2;
+    walk.advance(stack, forwarded.tape(), 0, half, resources);
+    walk.advance(stack, forwarded.tape(), half, stack.depth - half, resources);
+    walk.copy(matrices.data(), exponents.data(), resources);
+    walk.singular_values(values.data(), value_exponents.data(), converged.data(), resources);
+    branch_squares = walk.branch_squares();
+    for (int64_t n = 0; n < count; ++n) power.push_back(std::ldexp(1.0, static_cast<int>(exponents[n])));
+  }
+
+  std::vector<Bytes> results() const {
+    return {bytes_of("jacobians", matrices), bytes_of("exponents", exponents), bytes_of("singular values", values)};
+  }
+  double at(int64_t example, int64_t part, int64_t i, int64_t j) const {
+    return power[static_cast<size_t>(example)] *
+           static_cast<double>(matrices[((example * parts + part) * width + i) * width + j]);
+  }
+
+  stack::Stack<T> stack;
+  int64_t parts, count, width;
+  Array<T> matrices, values;
+  Array<int64_t> exponents, value_exponents;
+  Array<bool> converged;
+  std::vector<double> branch_squares, power;
+};
+
+template <class T>
+class Jacobians {
+ public:
+  Jacobians(const Case& c, Target target)
+      : case_(c),
+        problem_(c),
+        alone_{target, 1, never()},
+        together_{target, c.threads, never()},
+        forwarded_(problem_, problem_.all(), true, alone_),
+        whole_(problem_, problem_.all(), forwarded_, false, alone_) {}
+
+  void run() {
+    tangents();
+    orders();
+    graded();
+    const Walked<T> again(problem_, problem_.all(), forwarded_, false, together_);
+    check_same(whole_.results(), again.results(), "jacobians: the same bits with several threads");
+    if (case_.examples > 0) batches();
+    stopped();
+  }
+
+ private:
+  // Times a tangent they are what the tangent pass gives.
+  void tangents() {
+    const Tangented<T> tangented(problem_, problem_.all(), forwarded_, alone_);
+    const stack::Rows<T> tangent = problem_.tangent().from(0);
+    const int64_t d = whole_.width;
+    for (int64_t n = 0; case_.probes > 0 && n < whole_.count; ++n) {
+      const double top = largest(n);
+      bool close = true;
+      for (int64_t i = 0; i < d; ++i) {
+        double sum = 0, size = 0;
+        for (int64_t j = 0; j < d; ++j) {
+          const double term = whole_.at(n, 0, i, j) *
+                              static_cast<double>(tangent.at(0, n / case_.examples, n % case_.examples, j));
+          sum += term;
+          size += std::abs(term);
+        }
+        // Small eps amplifies rounding errors of rows that a norm has made constant.
+        const double slack = case_.equation.eps < 0.001 ? 1e4 : 10;
+        const double expected = static_cast<double>(tangented.output[n * d + i]);
+        close &= std::abs(sum - expected) <= slack * kTolerance<T> * (size + top + std::abs(expected));
+      }
+      check(close, "a jacobian times a tangent is the tangent's passage");
+    }
+  }
+
+  double largest(int64_t n) const {
+    double top = 0;
+    for (int64_t i = 0; i < whole_.width; ++i)
+      for (int64_t j = 0; j < whole_.width; ++j) top = std::max(top, std::abs(whole_.at(n, 0, i, j)));
+    return top;
+  }
+
+  // The parts of all path orders sum to the Jacobian.
+  void orders() {
+    const Walked<T> parts(problem_, problem_.all(), forwarded_, true, together_);
+    for (int64_t n = 0; n < whole_.count; ++n) {
+      const double top = largest(n);
+      bool close = true;
+      for (int64_t i = 0; i < whole_.width; ++i)
+        for (int64_t j = 0; j < whole_.width; ++j) {
+          double sum = 0, size = 0;
+          for (int64_t k = 0; k < parts.parts; ++k) {
+            sum += parts.at(n, k, i, j);
+            size += std::abs(parts.at(n, k, i, j));
+          }
+          close &= std::abs(sum - whole_.at(n, 0, i, j)) <= 100 * kTolerance<T> * (size + top);
+        }
+      check(close, "path orders sum to the jacobian");
+    }
+    check(static_cast<int64_t>(parts.branch_squares.size()) == case_.depth * whole_.count,
+          "each block's branch is measured");
+  }
+
+  // The largest singular value is the same by either way.
+  void graded() {
+    const int64_t d = whole_.width;
+    GradedWalk<T> walk(together_.target, d, case_.equation.hidden, whole_.count);
+    walk.advance(whole_.stack, forwarded_.tape(), 0, case_.depth, together_);
+    Array<double> logs(whole_.count * d);
+    walk.log_singular_values(logs.data(), together_);
+    for (int64_t n = 0; d > 0 && n < whole_.count; ++n) {
+      check(whole_.converged[n], "singular values of jacobians are found");
+      const double top = std::ldexp(static_cast<double>(whole_.values[n * d]), static_cast<int>(whole_.value_exponents[n]));
+      if (!(top > 0)) continue;
+      check(std::abs(logs[n * d] - std::log(top)) <= 1e6 * kTolerance<T>, "graded and plain products agree");
+    }
+  }
+
+  // Examples by themselves.
+  void batches() {
+    Random random(case_.seed + 7);
+    const Span span{random.below(case_.examples), 1};
+    const Forwarded<T> forwarded(problem_, span, true, together_);
+    const Walked<T> part(problem_, span, forwarded, false, together_);
+    const auto size = static_cast<size_t>(whole_.width * whole_.width);
+    for (int64_t r = 0; size > 0 && r < case_.replicates; ++r)
+      check(std::memcmp(whole_.matrices.data() + (r * case_.examples + span.first) * static_cast<int64_t>(size),
+                        part.matrices.data() + r * static_cast<int64_t>(size), size * sizeof(T)) == 0,
+            "a jacobian has the same bits in any batch");
+  }
+
+  // What a stopped call leaves is unspecified, but it stays within its arrays.
+  void stopped() {
+    std::atomic<int64_t> left{Random(case_.seed + 8).below(4 * whole_.count * (case_.depth + 1) + 1)};
+    const Stop stop{[](void* n) { return static_cast<std::atomic<int64_t>*>(n)->fetch_sub(1) <= 0; }, &left};
+    Walked<T>(problem_, problem_.all(), forwarded_, case_.seed % 2 == 0, {together_.target, together_.threads, stop});
+  }
+
+  const Case& case_;
+  const Problem<T> problem_;
+  const Resources alone_, together_;
+  const Forwarded<T> forwarded_;
+  const Walked<T> whole_;
+};
+
+}  // namespace
+
+template <class T>
+void check_jacobians(const Case& c, Target target) {
+  set_context(describe(c, sizeof(T) == sizeof(float) ? "float" : "double", target) + ", jacobians");
+  Jacobians<T>(c, target).run();
+}
+
+template void check_jacobians<float>(const Case&, Target);
+template void check_jacobians<double>(const Case&, Target);
+
+}  // namespace depthgauge::driver
