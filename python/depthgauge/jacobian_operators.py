@@ -143,7 +143,7 @@ def jacobian_operator(
     >>> operator
     JacobianOperator(shape=(128, 128), dtype=float64, depth=24)
     >>> round(float(dg.estimate_spread(operator).effective_rank))
-    0
+    125
     """
     check_kinds(block, weights)
     example = float_array("x", x)

@@ -19,13 +19,13 @@ _RANGE = 30
 def jacobian_walk(x: Array, x_of: Indices, *, max_order: int | None, threads: int) -> JacobianWalk:
     """Begin with the states of `x`, shape (X, B, d); replicate r starts from ``x[x_of[r]]``."""
     del threads
-    return JacobianWalk(x[x_of], max_order)
+    return JacobianWalk(np.array(x[x_of], order="C"), max_order)
 
 
 def graded_walk(x: Array, x_of: Indices, *, threads: int) -> GradedWalk:
     """Begin like `jacobian_walk`."""
     del threads
-    return GradedWalk(x[x_of])
+    return GradedWalk(np.array(x[x_of], order="C"))
 
 
 class _States:
