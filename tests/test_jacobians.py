@@ -87,8 +87,10 @@ def test_depths_are_prefixes(rng: np.random.Generator, block: dg.Block, backend:
     assert found.shape == (2, 6, 3, 9, 9)
     for place, depth in enumerate(depths):
         prefix = block.replace(branch_scale=block.branch_scale[:depth], skip_scale=block.skip_scale[:depth])  # type: ignore[index]
-        weights = dg.Weights(**{name: np.array(array[:, :depth]) for name, array in p.weights.items()})
-        assert_same_bits(found[:, place], dg.jacobian(prefix, weights, p.x, backend=backend), f"depth {depth}")
+        fields: dict[str, Any] = {name: array[:, :depth] for name, array in p.weights.items()}
+        assert_same_bits(
+            found[:, place], dg.jacobian(prefix, dg.Weights(**fields), p.x, backend=backend), f"depth {depth}"
+        )
     assert_same_bits(found[:, 1], np.broadcast_to(np.eye(9, dtype=dtype), (2, 3, 9, 9)))
     assert_same_bits(found[:, 2], dg.jacobian(block, p.weights, p.x, backend=backend))
 
@@ -184,8 +186,8 @@ def test_order_of_features_and_of_hidden_units_does_not_matter(rng: np.random.Ge
     d, m = rng.permutation(9), rng.permutation(13)
     axes: dict[str, Any] = {"up": (d[:, None], m), "gate": (d[:, None], m), "down": (m[:, None], d)}
     axes |= {"b_up": (m,), "b_gate": (m,)}
-    moved = dg.Weights(**{name: array[(slice(None), *axes.get(name, (d,)))] for name, array in p.weights.items()})
-    got = dg.jacobian(block, moved, p.x[:, d], backend=backend)
+    moved: dict[str, Any] = {name: array[:, *axes.get(name, (d,))] for name, array in p.weights.items()}
+    got = dg.jacobian(block, dg.Weights(**moved), p.x[:, d], backend=backend)
     want = dg.jacobian(block, p.weights, p.x, backend=backend)
     assert_close(got, want[:, d[:, None], d], 1e-13)
 
@@ -225,8 +227,9 @@ def test_jacobians_stay_in_range_at_any_depth(skip: float, alpha: float, backend
     assert weights.down is not None
     product, exponent = np.eye(width), 0
     wanted: dict[int, tuple[Array, int]] = {}
+    ups, downs = weights.up.astype(np.float64), weights.down.astype(np.float64)
     for layer in range(depth):
-        branch = float(dtype.type(alpha)) ** 2 / 2 * np.float64(weights.up[layer]) @ np.float64(weights.down[layer])
+        branch = float(dtype.type(alpha)) ** 2 / 2 * (ups[layer] @ downs[layer])
         product = (float(dtype.type(skip)) * np.eye(width) + branch).T @ product
         power = np.frexp(np.max(np.abs(product)))[1]
         product, exponent = np.ldexp(product, -power), exponent + power
@@ -271,7 +274,7 @@ def test_empty_axes(branch: str, backend: str) -> None:
     ]:
         sizes = (depth, width, hidden, batch)
         p = random_problem(np.random.default_rng(0), block, *sizes, replicates=replicates, vectors=False)
-        for depths in (None, range(depth + 1), []):
+        for depths in (None, list(range(depth + 1)), list[int]()):
             found, logs = dg.jacobian(block, p.weights, p.x, depths=depths, return_log_scale=True, backend=backend)
             axes = () if depths is None else (len(depths),)
             assert found.shape == (*replicates, *axes, batch, width, width)

@@ -118,8 +118,7 @@ def test_auto_is_naive_until_an_example_is_past_what_the_dtype_resolves(backend:
     x = p.x.copy()
     x[1] = np.nan
     auto, naive, graded = (
-        dg.rank_profile(p.block, p.weights, x, method=method, backend=backend)  # type: ignore[arg-type]
-        for method in ("auto", "naive", "graded")
+        dg.rank_profile(p.block, p.weights, x, method=method, backend=backend) for method in ("auto", "naive", "graded")
     )
     assert set(np.unique(naive.method)) == {"naive"}
     assert set(np.unique(graded.method)) == {"graded"}
@@ -154,7 +153,7 @@ def test_zero_jacobians_are_known(backend: str) -> None:
     block = dg.Block(pre_norm="none", skip_scale=0.0)
     weights = dg.Weights(np.ones((2, 3, 4)), np.ones((2, 4, 3)))
     for method in ("auto", "naive", "graded"):
-        found = dg.rank_profile(block, weights, -np.ones((1, 3)), method=method, backend=backend)  # type: ignore[arg-type]
+        found = dg.rank_profile(block, weights, -np.ones((1, 3)), method=method, backend=backend)
         assert np.all(found.effective_rank[1:] == 0)
         assert np.all(found.log_max[1:] == -np.inf)
         assert np.all(found.converged)
@@ -215,19 +214,19 @@ def test_bits_depend_on_neither_threads_nor_batch(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("DEPTHGAUGE_NUM_THREADS", "5")
     p = deep(dtype, depth=24, batch=19)
     for method in ("auto", "naive", "graded"):
-        want = dg.rank_profile(p.block, p.weights, p.x, method=method, backend="native", threads=1)  # type: ignore[arg-type]
+        want = dg.rank_profile(p.block, p.weights, p.x, method=method, backend="native", threads=1)
         for threads in (2, 5):
             found = dg.rank_profile(
                 p.block,
                 p.weights,
                 p.x,
-                method=method,  # type: ignore[arg-type]
+                method=method,
                 backend="native",
                 threads=threads,
             )
             assert_same_spread(found, want)
         for example in (0, 7, 18):
-            found = dg.rank_profile(p.block, p.weights, p.x[[example]], method=method, backend="native")  # type: ignore[arg-type]
+            found = dg.rank_profile(p.block, p.weights, p.x[[example]], method=method, backend="native")
             assert_same_bits(found.log_singular_values, want.log_singular_values[:, [example]])
             assert np.array_equal(found.method, want.method[:, [example]])
 
@@ -240,8 +239,7 @@ def test_native_matches_the_reference(rng: np.random.Generator, branch: str, wid
         p = random_problem(rng, block, 2, width, hidden, batch, dtype)
         for method in ("naive", "graded"):
             got, want = (
-                dg.rank_profile(block, p.weights, p.x, method=method, backend=name)  # type: ignore[arg-type]
-                for name in ("native", "reference")
+                dg.rank_profile(block, p.weights, p.x, method=method, backend=name) for name in ("native", "reference")
             )
             eps = float(np.finfo(dtype).eps)
             assert_close(got.singular_values, want.singular_values, 300 * eps, what=f"{method}, {hidden}, {batch}")
@@ -266,7 +264,7 @@ def test_empty_axes(branch: str, backend: str) -> None:
             for depths in (None, [depth], []):
                 shape = (*replicates, depth + 1 if depths is None else len(depths), batch)
                 for method in ("auto", "naive", "graded"):
-                    found = dg.rank_profile(block, p.weights, p.x, depths=depths, method=method, backend=backend)  # type: ignore[arg-type]
+                    found = dg.rank_profile(block, p.weights, p.x, depths=depths, method=method, backend=backend)
                     assert found.shape == found.method.shape == shape
                     assert repr(found).startswith("RankProfile(shape=")
                 assert dg.rank_grid([block], p.weights, p.x, depths=depths, backend=backend).shape == (1, *shape)
