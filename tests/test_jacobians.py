@@ -243,7 +243,7 @@ def test_jacobians_stay_in_range_at_any_depth(skip: float, alpha: float, backend
         powers = np.round(logs[place] / np.log(2)).astype(int)
         assert np.array_equal(powers * np.log(2), logs[place])
         got = np.ldexp(np.float64(found[place]), (powers - exponent)[:, None, None])
-        assert_close(got, np.broadcast_to(matrix, got.shape), 3 * after * float(np.finfo(dtype).eps))
+        assert_close(got, np.broadcast_to(matrix, got.shape), 10 * after * float(np.finfo(dtype).eps))
     assert abs(exponent) > 1100
     whole = dg.jacobian(block, weights, x, backend=backend)
     assert np.all(np.abs(whole) == (np.inf if exponent > 0 else 0))
