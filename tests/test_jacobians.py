@@ -37,11 +37,15 @@ FEW = pytest.mark.parametrize(
 
 
 @ALL
-def test_autograd_agrees(rng: np.random.Generator, block: dg.Block, backend: str) -> None:
+def test_autograd_agrees(rng: np.random.Generator, block: dg.Block) -> None:
     torch = pytest.importorskip("torch")
     p = random_problem(rng, block, 3, 6, 9, 3)
-    want = torch.func.vmap(torch.func.jacrev(TorchStack(torch, p).output))(torch.from_numpy(p.x))
-    assert_close(dg.jacobian(block, p.weights, p.x, backend=backend), want.detach().numpy(), 1e-12)
+    stack = TorchStack(torch, p)
+    # Examples do not couple, so that the derivatives of a sum over them are each example's own.
+    of_sum = torch.func.jacrev(lambda x: stack.output(x).sum(0))(torch.from_numpy(p.x))
+    want = np.moveaxis(of_sum.detach().numpy(), 1, 0)
+    for backend in dg.available_backends():  # in one test, for it is torch that takes the time
+        assert_close(dg.jacobian(block, p.weights, p.x, backend=backend), want, 1e-12, what=backend)
 
 
 @SMOOTH
@@ -218,9 +222,9 @@ def test_units_that_are_off_contribute_exactly_nothing(
     assert_same_bits(dg.jacobian(p.block, dg.Weights(up, down, b_up=bias), p.x, backend=backend), want)
 
 
-@pytest.mark.parametrize(("skip", "alpha"), [(1.0, 3.0), (0.5, 0.5), (0.0, 0.02), (-1.0, 30.0)])
+@pytest.mark.parametrize(("skip", "alpha"), [(1.0, 4.0), (0.0, 0.3), (-0.2, 0.2)])
 def test_jacobians_stay_in_range_at_any_depth(skip: float, alpha: float, backend: str, dtype: np.dtype[Any]) -> None:
-    depth, width = 2000, 6
+    depth, width = 2000 if backend == "native" else 800, 6
     block = dg.Block(activation="gelu", pre_norm="none", skip_scale=skip, weight_scale=alpha)
     weights = dg.initialize(block, depth, width, rng=3, dtype=dtype)
     x = np.zeros((2, width), dtype)  # a fixed point, at which gelu has slope 1/2

@@ -161,9 +161,9 @@ def test_zero_jacobians_are_known(backend: str) -> None:
 
 @pytest.mark.parametrize("method", ["naive", "graded"])
 def test_values_stay_in_range_at_any_depth(method: Any, backend: str, dtype: np.dtype[Any]) -> None:
-    depth, width, depths = 300, 4, [0, 1, 40, 300]
+    depth, width, depths = 150, 4, [0, 1, 40, 150]
     block = dg.Block(branch="linear", activation="identity", pre_norm="none", skip_scale=0.0)
-    for factor in (50.0, 0.02):
+    for factor in (200.0, 0.005):
         weights = dg.Weights(np.broadcast_to(np.diag([1.0, 1.0, 0.99, 0.98]), (depth, width, width)).astype(dtype))
         found = dg.rank_profile(
             block.replace(weight_scale=factor),
