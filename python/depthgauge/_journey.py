@@ -116,7 +116,7 @@ def stops(walk: JacobianWalk | GradedWalk, before: int, stack: Stack, depths: Se
     after = before + stack.depth
     if before == 0 and 0 in depths:
         yield 0
-    if before == depths[-1]:
+    if before >= depths[-1]:
         return
     walk.enter(stack)
     at = before

@@ -91,7 +91,7 @@ def rank_profile(
         with d features and eps that of the dtype: what is smaller than that is not seen.  "graded" keeps the product
         of block Jacobians factored, as `log_singular_values` does, and finds all values, however far apart; -inf for
         those that are lost exactly.  It takes several times as long.  "auto" is naive for each example until its
-        smallest value is below 4 d eps of the largest, and graded from that depth on.
+        smallest value is below 4 d eps of the largest at one of `depths`, and graded from there on.
     backend, threads
         As for `jacobian`.
 
