@@ -6,39 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import BIASES, GAINS, MATRICES, SHIFTS, Array, Problem, assert_close, random_problem
+from every_block import PLACES, every_block, label
+from problems import BIASES, GAINS, MATRICES, SHIFTS, Array, assert_close, random_problem
+from torch_stack import TorchStack
 
 import depthgauge as dg
-from depthgauge.equation import ACTIVATIONS, BRANCHES, NORMS
+from depthgauge.equation import BRANCHES
 
-PLACES = ("pre_norm", "output_norm", "post_norm")
-SCALES: dict[str, Any] = {"branch_scale": [0.7, -0.4, 0.9], "skip_scale": [0.8, 1.1, -0.6], "weight_scale": 0.9}
-
-
-def blocks() -> list[dg.Block]:
-    """Every activation and every norm at every place, with every branch."""
-    found: list[dg.Block] = []
-    for branch in BRANCHES:
-        found.extend(
-            dg.Block(branch=branch, activation=activation, slope=0.3, eps=0.01, **SCALES) for activation in ACTIVATIONS
-        )
-        for index, norm in enumerate(NORMS):
-            for place in PLACES:
-                norms: dict[str, Any] = dict.fromkeys(PLACES, "none") | {place: norm}
-                found.append(
-                    dg.Block(branch=branch, activation=ACTIVATIONS[index], slope=0.3, eps=0.01, **norms, **SCALES)
-                )
-    return found
-
-
-def label(block: dg.Block) -> str:
-    return "-".join([block.branch, block.activation, block.pre_norm, block.output_norm, block.post_norm])
-
-
-ALL = pytest.mark.parametrize("block", blocks(), ids=label)
+ALL = pytest.mark.parametrize("block", every_block(), ids=label)
 SMOOTH = pytest.mark.parametrize(
     "block",
-    [block for block in blocks() if not any("detached" in getattr(block, place) for place in PLACES)],
+    [block for block in every_block() if not any("detached" in getattr(block, place) for place in PLACES)],
     ids=label,
 )
 
@@ -98,70 +76,12 @@ def test_weight_gradients_are_slopes_of_finite_differences(
             assert slope == pytest.approx(gradient[layer], rel=1e-6, abs=1e-6), name
 
 
-class TorchStack:
-    """The block equation in torch, written from its definition, for autograd to differentiate."""
-
-    def __init__(self, torch: Any, p: Problem) -> None:
-        self.torch, self.block = torch, p.block
-        self.weights = {name: torch.tensor(array, requires_grad=True) for name, array in p.weights.items()}
-        scales = {"branch_scale": p.block.branch_scale, "skip_scale": p.block.skip_scale}
-        self.scales = {
-            name: torch.tensor(np.broadcast_to(scale, (p.weights.depth,)).copy(), requires_grad=True)
-            for name, scale in scales.items()
-        }
-        self.x = torch.tensor(p.x, requires_grad=True)
-
-    def activation(self, z: Any) -> Any:
-        f = self.torch.nn.functional
-        return {
-            "relu": f.relu,
-            "leaky_relu": lambda a: f.leaky_relu(a, self.block.slope),
-            "tanh": self.torch.tanh,
-            "sigmoid": self.torch.sigmoid,
-            "gelu": f.gelu,
-            "gelu_tanh": lambda a: f.gelu(a, approximate="tanh"),
-            "silu": f.silu,
-            "abs": self.torch.abs,
-            "identity": lambda a: a,
-        }[self.block.activation](z)
-
-    def norm(self, place: str, layer: int, x: Any) -> Any:
-        kind = getattr(self.block, f"{place}_norm")
-        if kind in ("layer", "layer_detached", "center"):
-            x = x - x.mean(-1, keepdim=True)
-        if kind.startswith(("rms", "layer")):
-            root = self.torch.sqrt((x**2).mean(-1, keepdim=True) + self.block.eps)
-            x = x / (root.detach() if kind.endswith("detached") else root)
-        if kind == "dyt":
-            x = self.torch.tanh(self.block.dyt_alpha * x)
-        return x * self.weights[f"{place}_gain"][layer] + self.weights[f"{place}_shift"][layer]
-
-    def branch(self, layer: int, u: Any) -> Any:
-        w, a = self.weights, self.block.weight_scale
-        up = a * (u @ w["up"][layer]) + w["b_up"][layer]
-        if self.block.branch == "linear":
-            return self.activation(up)
-        if self.block.branch == "gated":
-            hidden = self.activation(a * (u @ w["gate"][layer]) + w["b_gate"][layer]) * up
-        else:
-            hidden = self.activation(up)
-        return a * (hidden @ w["down"][layer]) + w["b_down"][layer]
-
-    def output(self) -> Any:
-        h = self.x
-        for layer in range(len(self.scales["skip_scale"])):
-            r = self.norm("output", layer, self.branch(layer, self.norm("pre", layer, h)))
-            total = self.scales["skip_scale"][layer] * h + self.scales["branch_scale"][layer] * r
-            h = self.norm("post", layer, total)
-        return h
-
-
 @ALL
 def test_autograd_agrees(rng: np.random.Generator, block: dg.Block, backend: str) -> None:
     torch = pytest.importorskip("torch")
     p = random_problem(rng, block, 3, 6, 9, 5)
     other = TorchStack(torch, p)
-    output = other.output()
+    output = other.output(other.x)
     output.backward(torch.from_numpy(p.vector))
     fwd = dg.forward(p.block, p.weights, p.x, backend=backend)
     bwd = dg.vjp(p.block, p.weights, fwd, p.vector, weight_grads=True)

@@ -6,6 +6,10 @@ from depthgauge.backends import available_backends
 from depthgauge.equation import Block
 from depthgauge.estimates import Estimate, estimate_spread
 from depthgauge.graded import log_singular_values
+from depthgauge.jacobian_operators import JacobianOperator, jacobian_operator
+from depthgauge.jacobians import jacobian, jacobian_prefixes
+from depthgauge.paths import PathNorms, path_norms
+from depthgauge.rank_profiles import RankGrid, RankProfile, rank_grid, rank_profile
 from depthgauge.spectra import Spread, singular_values, spread, spread_ragged
 from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
 from depthgauge.weights import Weights, initialize
@@ -15,6 +19,10 @@ __all__ = [
     "Block",
     "Estimate",
     "Forward",
+    "JacobianOperator",
+    "PathNorms",
+    "RankGrid",
+    "RankProfile",
     "Spread",
     "Tangent",
     "Weights",
@@ -24,8 +32,14 @@ __all__ = [
     "estimate_spread",
     "forward",
     "initialize",
+    "jacobian",
+    "jacobian_operator",
+    "jacobian_prefixes",
     "jvp",
     "log_singular_values",
+    "path_norms",
+    "rank_grid",
+    "rank_profile",
     "singular_values",
     "spread",
     "spread_ragged",

@@ -38,7 +38,7 @@ def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
     index = {shape: flat_indices(shape, sets) for shape in set(leading.values())}
     depth, width, hidden = weights.up.shape[-3:]
     with np.errstate(over="ignore", under="ignore"):
-        branch_scale, skip_scale = (_layer_scale(name, block, weights) for name in ("branch_scale", "skip_scale"))
+        branch_scale, skip_scale = (layer_scale(name, block, weights) for name in ("branch_scale", "skip_scale"))
     return Stack(
         block=block,
         depth=depth,
@@ -96,7 +96,7 @@ def _check_fields(block: Block, weights: Weights, present: Iterable[str]) -> Non
         raise ValueError(f"up must have shape (..., L, d, d) for branch='linear'; got {weights.up.shape}")
 
 
-def _layer_scale(name: str, block: Block, weights: Weights) -> Array:
+def layer_scale(name: str, block: Block, weights: Weights) -> Array:
     scale = getattr(block, name)
     if isinstance(scale, tuple) and len(scale) != weights.depth:
         raise ValueError(

@@ -173,7 +173,7 @@ def spread(
     implementation, workers = get_backend(backend), _arguments.thread_count(threads)
     if a is not None:
         matrices = _matrices("a", a)
-        return _spread(implementation.singular_values(matrices, threads=workers), matrices.shape[:-2])
+        return spread_of_values(implementation.singular_values(matrices, threads=workers), matrices.shape[:-2])
     name = names[0]
     array = float_array(name, given[name])
     if array.ndim < 1:
@@ -184,10 +184,8 @@ def spread(
             raise ValueError(f"singular_values must be >= 0; got {np.nanmin(rows)}")
         values = _descending(rows)
         found = SingularArrays(values, np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_))
-        return _spread(found, array.shape[:-1])
-    logs = _descending(rows)
-    with np.errstate(all="ignore"):
-        return _result(measures_of_logs(logs), np.exp(logs), np.ones(len(logs), np.bool_), array.shape[:-1])
+        return spread_of_values(found, array.shape[:-1])
+    return spread_of_logs(_descending(rows), array.dtype, array.shape[:-1])
 
 
 def spread_ragged(
@@ -232,7 +230,7 @@ def spread_ragged(
         for matrix, member in zip(stack, members, strict=True):
             item = items[member]
             matrix[...] = item if item.shape == shape else item.T
-        part = _spread(implementation.singular_values(stack, threads=workers), (len(members),))
+        part = spread_of_values(implementation.singular_values(stack, threads=workers), (len(members),))
         places = np.array(members, np.intp)
         for name, array in part.to_dict().items():
             if name not in merged:
@@ -272,17 +270,28 @@ def _descending(rows: Array) -> Array:
     return values
 
 
-def _spread(found: SingularArrays, shape: tuple[int, ...]) -> Spread:
+def spread_of_values(found: SingularArrays, shape: tuple[int, ...]) -> Spread:
+    """Measure what a backend found, of which `values` are overwritten, as a Spread of the shape given."""
     with np.errstate(all="ignore"):
         measures = measures_of_values(found.values, found.exponent)
     return _result(measures, _scaled(found), found.converged, shape)
+
+
+def spread_of_logs(logs: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Spread:
+    """Measure logarithms, shape (N, p), each row descending or all NaN, as a Spread of the shape and dtype given."""
+    with np.errstate(all="ignore"):
+        values = np.exp(logs).astype(dtype)
+        return _result(measures_of_logs(logs), values, np.ones(len(logs), np.bool_), shape)
 
 
 def _scaled(found: SingularArrays) -> Array:
     """Return the true singular values, in the place of the scaled ones; each is rounded once, if at all."""
     values = found.values
     with np.errstate(all="ignore"):
-        values *= np.ldexp(values.dtype.type(1), found.exponent)[:, None]
+        if np.all(np.abs(found.exponent) < np.finfo(values.dtype).maxexp):
+            values *= np.ldexp(values.dtype.type(1), found.exponent)[:, None]
+        else:  # the power of two alone may be out of range where its product with a value is not
+            np.ldexp(values, found.exponent[:, None], out=values)
     return values
 
 

@@ -126,22 +126,39 @@ class Layer:
             gradients["down"] = a * (_transposed(hidden) @ branch)
             gradients["b_down"] = _over_examples(branch)
 
+    @np.errstate(all="ignore")
     def jvp(self, at: Passage, t: Array) -> Array:
         """Push the tangent `t` of `h` forward to the next state."""
-        with np.errstate(all="ignore"):
-            return self._jvp(at, t)
+        return self.post_jvp(at, self.skip_jvp(t) + self.branch_jvp(at, t))
 
-    def _jvp(self, at: Passage, t: Array) -> Array:
+    @np.errstate(all="ignore")
+    def skip_jvp(self, t: Array) -> Array:
+        """Push the tangent `t` of `h` forward to ``skip_scale * h``."""
+        return _times(self.skip_scale, t)
+
+    def branch_jvp(self, at: Passage, t: Array) -> Array:
+        """Push the tangent `t` of `h` forward to ``branch_scale * r``."""
+        return self.down_jvp(at, self.hidden_jvp(at, t))
+
+    @np.errstate(all="ignore")
+    def hidden_jvp(self, at: Passage, t: Array) -> Array:
+        """Push the tangent `t` of `h` forward to the hidden units, which in a linear branch are its output."""
         w, a = self.weights, self.weight_scale
         u = self._affine_jvp("pre", at.pre, t)
         if at.value is None:
-            hidden = _through(at.slope, a * (u @ w["up"]))
-        else:
-            gate_slope = _through(at.slope, at.value)
-            hidden = _through(gate_slope, a * (u @ w["gate"])) + _through(at.phi, a * (u @ w["up"]))
-        branch = hidden if self.block.branch == "linear" else a * (hidden @ w["down"])
-        r = self._affine_jvp("output", at.output, branch)
-        total = _times(self.skip_scale, t) + _times(self.branch_scale, r)
+            return _through(at.slope, a * (u @ w["up"]))
+        gate_slope = _through(at.slope, at.value)
+        return _through(gate_slope, a * (u @ w["gate"])) + _through(at.phi, a * (u @ w["up"]))
+
+    @np.errstate(all="ignore")
+    def down_jvp(self, at: Passage, hidden: Array) -> Array:
+        """Push a tangent of the hidden units forward to ``branch_scale * r``."""
+        branch = hidden if self.block.branch == "linear" else self.weight_scale * (hidden @ self.weights["down"])
+        return _times(self.branch_scale, self._affine_jvp("output", at.output, branch))
+
+    @np.errstate(all="ignore")
+    def post_jvp(self, at: Passage, total: Array) -> Array:
+        """Push a tangent of the sum of the two terms forward to the next state."""
         return self._affine_jvp("post", at.post, total)
 
     def _biased(self, name: str, product: Array) -> Array:

@@ -65,12 +65,12 @@ def log_singular_values(factors: Sequence[Array], *, prefixes: bool, threads: in
     depths = range(len(factors)) if prefixes else [len(factors) - 1]
     logs: Floats = np.full((len(factors[0]), len(depths), max(counts[depth] for depth in depths)), np.nan)
     for member, out in enumerate(logs):
-        product = _identity(width)
+        product = identity(width)
         for depth, factor in enumerate(factors):
             matrix = np.asarray(factor[member], np.float64)
             if not np.all(np.isfinite(matrix)):
                 break
-            product = _multiply(matrix, product)
+            product = multiply(matrix, product)
             if depth in depths:
                 exponents, values = singular_values(product)
                 found = out[depths.index(depth), : counts[depth]]
@@ -87,7 +87,7 @@ def relative_singular_values(a: Array, *, threads: int) -> Array:
     found: Array = np.zeros((len(matrices), min(a.shape[-2:])), a.dtype)
     for matrix, out in zip(matrices, found, strict=True):
         if np.all(np.isfinite(matrix)):
-            exponents, values = singular_values(_multiply(np.asarray(matrix, np.float64), _identity(a.shape[-1])))
+            exponents, values = singular_values(multiply(np.asarray(matrix, np.float64), identity(a.shape[-1])))
             out[: len(values)] = _scaled(values, exponents).astype(a.dtype)
         else:
             out[:] = np.nan
@@ -107,11 +107,12 @@ def singular_values(product: Product) -> tuple[Indices, Floats]:
     return _jacobi(exponents, rows)
 
 
-def _identity(n: int) -> Product:
+def identity(n: int) -> Product:
+    """Return the product of no factors, of `n` rows."""
     return Product(np.arange(n), np.zeros((0, n)), np.zeros(0), np.arange(n), np.zeros(n, np.int64), np.eye(n))
 
 
-def _multiply(factor: Floats, product: Product) -> Product:
+def multiply(factor: Floats, product: Product) -> Product:
     """Return ``factor @ product``."""
     f = factor[:, product.live]
     row_exponents, column_exponents = _equilibrate(f)

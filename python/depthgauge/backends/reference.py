@@ -22,6 +22,8 @@ from depthgauge.backends._block import Layer, Passage
 from depthgauge.backends._graded import log_singular_values as log_singular_values
 from depthgauge.backends._graded import relative_singular_values as relative_singular_values
 from depthgauge.backends._singular import singular_values as singular_values
+from depthgauge.backends._walks import graded_walk as graded_walk
+from depthgauge.backends._walks import jacobian_walk as jacobian_walk
 
 # Thresholds on |phi'(z)|, rounded to the dtype of the states before they are compared.
 _LIVE = 0.1

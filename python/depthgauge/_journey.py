@@ -1,0 +1,128 @@
+"""What the functions of Jacobians share: arguments checked, and walks that stop at the depths asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from depthgauge import _arguments
+from depthgauge._arrays import Array
+from depthgauge._stack import check_kinds, flat_indices
+from depthgauge._stretches import stretches
+from depthgauge.backends import Backend, GradedWalk, JacobianWalk, Stack, get_backend
+from depthgauge.equation import Block
+from depthgauge.transport import _rows
+from depthgauge.weights import Weights
+
+Walk = TypeVar("Walk", JacobianWalk, GradedWalk)
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Checked arguments: where walks begin, and with what."""
+
+    block: Block
+    weights: Weights
+    x: Array  # (X, B, d)
+    leading: tuple[int, ...]  # replicate axes of x, of size X
+    backend: Backend
+    threads: int
+
+    def stretches(self) -> Iterator[tuple[int, Stack]]:
+        """Iterate over the stack as `depthgauge._stretches.stretches` does."""
+        return stretches(self.block, self.weights, self.leading)
+
+    def jacobian_walk(self, stack: Stack, max_order: int | None = None) -> JacobianWalk:
+        """Begin a walk through stacks that have the replicates of `stack`."""
+        x_of = flat_indices(self.leading, stack.replicates)
+        return self.backend.jacobian_walk(self.x, x_of, max_order=max_order, threads=self.threads)
+
+    def graded_walk(self, stack: Stack, examples: npt.NDArray[np.bool_]) -> GradedWalk:
+        """Begin a walk of some of the examples; `examples`, shape (B,), says which."""
+        x_of = flat_indices(self.leading, stack.replicates)
+        return self.backend.graded_walk(self.x[:, examples], x_of, threads=self.threads)
+
+
+def start(block: Block, weights: Weights, x: npt.ArrayLike, backend: str | None, threads: int | None) -> Start:
+    """Check the arguments that all functions of Jacobians take.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for `depthgauge.forward`, but for what `stretches` checks.
+    """
+    check_kinds(block, weights)
+    implementation, workers = get_backend(backend), _arguments.thread_count(threads)
+    states = _rows("x", x, weights)
+    leading = states.shape[:-2]
+    flat = states.reshape(math.prod(leading), *states.shape[-2:])
+    return Start(block, weights, flat, leading, implementation, workers)
+
+
+def depth_list(depths: Sequence[int] | None, total: int) -> list[int]:
+    """Return `depths`, checked; None stands for all, 0 to `total`."""
+    if depths is None:
+        return list(range(total + 1))
+    try:
+        items = list(depths)
+    except TypeError:
+        raise TypeError(
+            f"depths must be a sequence of integers from 0 to {total}, numbers of blocks passed, or None; "
+            f"got {depths!r}; give one depth as [{depths!r}]"
+        ) from None
+    found = [_arguments.integer(f"depths[{index}]", item, minimum=0) for index, item in enumerate(items)]
+    for index, depth in enumerate(found):
+        if depth > total:
+            raise ValueError(f"depths[{index}]={depth} must be at most {total}, the number of blocks")
+    return found
+
+
+class Journey(Generic[Walk]):
+    """One walk through a whole stack.
+
+    Attributes
+    ----------
+    walk : JacobianWalk or GradedWalk
+    replicates : tuple of int
+        The replicate axes of weights and input broadcast.
+    """
+
+    def __init__(self, begin: Callable[[Stack], Walk], through: Iterator[tuple[int, Stack]]) -> None:
+        self._through = through
+        self._next: tuple[int, Stack] | None = next(through)
+        _, stack = self._next
+        self.replicates = stack.replicates
+        self.walk: Walk = begin(stack)
+
+    def stops(self, depths: Sequence[int]) -> Iterator[int]:
+        """Walk, yielding each of `depths`, ascending, when the walk is there."""
+        entered, self._next = self._next, None
+        while entered is not None and depths:
+            before, stack = entered
+            yield from stops(self.walk, before, stack, depths)
+            entered = next(self._through, None) if before + stack.depth < depths[-1] else None
+
+
+def stops(walk: JacobianWalk | GradedWalk, before: int, stack: Stack, depths: Sequence[int]) -> Iterator[int]:
+    """Pass `stack`, which `before` blocks precede, yielding each of `depths`, ascending, when the walk is there.
+
+    After the last of `depths` the walk stays where it is.
+    """
+    after = before + stack.depth
+    if before == 0 and 0 in depths:
+        yield 0
+    if before >= depths[-1]:
+        return
+    walk.enter(stack)
+    at = before
+    for depth in (depth for depth in depths if before < depth <= after):
+        walk.advance(depth - at)
+        at = depth
+        yield depth
+    if after < depths[-1]:
+        walk.advance(after - at)
