@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from comparison import estimate, graded, jacobian, spread, stack
+from comparison import estimate, graded, grid, jacobian, spread, stack
 
 
 def main() -> int:
@@ -20,6 +20,7 @@ def main() -> int:
     estimate.add_parser(commands)
     graded.add_parser(commands)
     jacobian.add_parser(commands)
+    grid.add_parser(commands)
     arguments = parser.parse_args()
     status: int = arguments.run(arguments)
     return status

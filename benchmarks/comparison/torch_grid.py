@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from comparison.problems import Array
+from comparison.problems import EPS, Array
 
 torch: Any = importlib.import_module("torch")
 
@@ -30,8 +30,19 @@ def lecun(seed: int, width: int) -> Draw:
     return draw
 
 
+def given(up: Array, down: Array) -> Draw:
+    """Return what takes the weights from arrays of shapes (L, d, m) and (L, m, d)."""
+    return lambda layer: (torch.from_numpy(up[layer]), torch.from_numpy(down[layer]))
+
+
+def grid_ranks(scales: Sequence[float], depths: Sequence[int], seeds: Sequence[int], x: Array, threads: int) -> Array:
+    """Return effective ranks (2 * len(scales), len(seeds), len(depths)), on weights of each seed."""
+    torch.set_num_threads(threads)
+    return np.stack([effective_ranks(lecun(seed, x.shape[1]), x, scales, depths) for seed in seeds], 1)
+
+
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Sequence[int], eps: float) -> Array:
+def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Sequence[int]) -> Array:
     """Return effective ranks (2 * len(scales), len(depths)): those of the pre-norm settings, then of the post-norm.
 
     Blocks are h + a phi(N(h) a up) a down, and N of h + a phi(h a up) a down, with phi ReLU and N RMSNorm.
@@ -46,7 +57,7 @@ def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Seque
     ranks = np.empty((2 * half, len(depths)))
     for layer in range(max(depths)):
         up, down = draw(layer)
-        inverse_root = _inverse_root(state[:half], eps)
+        inverse_root = _inverse_root(state[:half])
         u = torch.cat([state[:half] * inverse_root, state[half:]])
         z = (u @ up).mul_(a)
         slopes = (z > 0) * a.square()
@@ -59,7 +70,7 @@ def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Seque
         units.mul_(slopes.unsqueeze(1))
         tangents.view(-1, width).addmm_(units.view(-1, width), down)
 
-        state[half:] *= _inverse_root(state[half:], eps)
+        state[half:] *= _inverse_root(state[half:])
         _project(after, state[half:], out=after)
         if layer % RESCALE_EVERY == 0:
             tangents /= tangents.abs().amax((1, 2), keepdim=True)
@@ -68,8 +79,8 @@ def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Seque
     return ranks
 
 
-def _inverse_root(state: Any, eps: float) -> Any:
-    return state.square().mean(1, keepdim=True).add_(eps).rsqrt_()
+def _inverse_root(state: Any) -> Any:
+    return state.square().mean(1, keepdim=True).add_(EPS).rsqrt_()
 
 
 def _project(tangents: Any, u: Any, *, out: Any) -> None:
