@@ -70,7 +70,7 @@ class Depthgauge:
     def __init__(self, problem: Problem) -> None:
         weights = dg.Weights(problem.up, problem.down)
         self.steps: dict[str, Callable[[], Any]] = {
-            f"{problem.threads} threads": lambda: dg.jacobian(
+            f"threads {problem.threads}": lambda: dg.jacobian(
                 problem.block, weights, problem.x, backend="native", threads=problem.threads
             )
         }

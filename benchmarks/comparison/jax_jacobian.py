@@ -40,7 +40,7 @@ class JaxJacobian:
         compiled = jax.jit(jax.vmap(jax.jacfwd(net), in_axes=(0, None))).lower(x, weights).compile()
         self.compile_seconds: float | None = time.perf_counter() - begin
         self.steps: dict[str, Callable[[], Any]] = {
-            f"{problem.threads} threads": lambda: jax.block_until_ready(compiled(x, weights))
+            f"threads {problem.threads}": lambda: jax.block_until_ready(compiled(x, weights))
         }
 
     def arrays(self, result: Any) -> Array:

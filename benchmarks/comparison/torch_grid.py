@@ -1,9 +1,13 @@
-"""Effective ranks over a grid in torch: all settings of a seed in one chain, on weights that they share."""
+"""Effective ranks over a grid in torch, on weights that all settings of a seed share: two ways to carry Jacobians.
+
+Together, all settings are one product with the weights; apart, each has its own, smaller by its dead units.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -35,25 +39,41 @@ def given(up: Array, down: Array) -> Draw:
     return lambda layer: (torch.from_numpy(up[layer]), torch.from_numpy(down[layer]))
 
 
-def grid_ranks(scales: Sequence[float], depths: Sequence[int], seeds: Sequence[int], x: Array, threads: int) -> Array:
-    """Return effective ranks (2 * len(scales), len(seeds), len(depths)), on weights of each seed."""
-    torch.set_num_threads(threads)
-    return np.stack([effective_ranks(lecun(seed, x.shape[1]), x, scales, depths) for seed in seeds], 1)
+def grid_ranks(
+    scales: Sequence[float], depths: Sequence[int], seeds: Sequence[int], x: Array, threads: int, *, apart: bool
+) -> Array:
+    """Return effective ranks (2 * len(scales), len(seeds), len(depths)), on weights of each seed.
+
+    Together, torch's threads share every operation; apart, each thread takes some of the scales and all their
+    operations, and draws the weights again.
+    """
+    parts = [list(range(first, len(scales), threads)) for first in range(threads)] if apart else [range(len(scales))]
+    torch.set_num_threads(1 if apart else threads)
+    ranks = np.empty((2, len(scales), len(seeds), len(depths)))
+
+    def fill(part: Sequence[int]) -> None:
+        chosen = [scales[index] for index in part]
+        for column, seed in enumerate(seeds):
+            found = effective_ranks(lecun(seed, x.shape[1]), x, chosen, depths, apart=apart)
+            ranks[:, part, column] = found.reshape(2, len(part), -1)
+
+    with ThreadPoolExecutor(len(parts)) as pool:
+        list(pool.map(fill, parts))
+    return ranks.reshape(2 * len(scales), len(seeds), len(depths))
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Sequence[int]) -> Array:
+def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Sequence[int], *, apart: bool) -> Array:
     """Return effective ranks (2 * len(scales), len(depths)): those of the pre-norm settings, then of the post-norm.
 
     Blocks are h + a phi(N(h) a up) a down, and N of h + a phi(h a up) a down, with phi ReLU and N RMSNorm.
     The Jacobians are kept as transposes, a tangent a row, and without the factors that an effective rank is free of.
     """
-    half, width = len(scales), x.shape[-1]
+    half = len(scales)
     a = torch.tensor(np.tile(scales, 2).astype(x.dtype)).unsqueeze(1)
     state = torch.from_numpy(x).repeat(2 * half, 1)
-    tangents = torch.eye(width, dtype=state.dtype).repeat(2 * half, 1, 1)
-    before, after = tangents[:half], tangents[half:]
-    normed, units = torch.empty_like(before), torch.empty_like(tangents)
+    tangents = torch.eye(x.shape[1], dtype=state.dtype).repeat(2 * half, 1, 1)
+    room = torch.empty((3 * half, *tangents.shape[1:]), dtype=state.dtype)
     ranks = np.empty((2 * half, len(depths)))
     for layer in range(max(depths)):
         up, down = draw(layer)
@@ -63,20 +83,45 @@ def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Seque
         slopes = (z > 0) * a.square()
         slopes[:half] *= inverse_root
         state = torch.addmm(state, z.relu_().mul_(a), down)
-
-        _project(before, u[:half], out=normed)
-        torch.mm(normed.view(-1, width), up, out=units[:half].view(-1, width))
-        torch.mm(after.view(-1, width), up, out=units[half:].view(-1, width))
-        units.mul_(slopes.unsqueeze(1))
-        tangents.view(-1, width).addmm_(units.view(-1, width), down)
-
         state[half:] *= _inverse_root(state[half:])
-        _project(after, state[half:], out=after)
+        if apart:
+            _carry_apart(tangents, u[:half], slopes, state[half:], up, down)
+        else:
+            _carry_together(tangents, u[:half], slopes, state[half:], up, down, room)
         if layer % RESCALE_EVERY == 0:
             tangents /= tangents.abs().amax((1, 2), keepdim=True)
         for column in (column for column, depth in enumerate(depths) if depth == layer + 1):
             ranks[:, column] = _effective_rank(tangents)
     return ranks
+
+
+def _carry_together(tangents: Any, u: Any, slopes: Any, out: Any, up: Any, down: Any, room: Any) -> None:
+    """Carry all tangents through a layer: `u` is what the pre-norms give, `out` what the post-norms give."""
+    half, width = u.shape
+    before, after = tangents[:half], tangents[half:]
+    normed, units = room[:half], room[half:]
+    _project(before, u, out=normed)
+    torch.mm(normed.view(-1, width), up, out=units[:half].view(-1, width))
+    torch.mm(after.view(-1, width), up, out=units[half:].view(-1, width))
+    units.mul_(slopes.unsqueeze(1))
+    tangents.view(-1, width).addmm_(units.view(-1, width), down)
+    _project(after, out, out=after)
+
+
+def _carry_apart(tangents: Any, u: Any, slopes: Any, out: Any, up: Any, down: Any) -> None:
+    """Do the same one setting at a time, without the rows of dead units, the pre-norm applied to the weights."""
+    half, width = u.shape
+    turned_up = up.mT.contiguous()
+    for index, slope in enumerate(slopes.amax(1).tolist()):
+        live = slopes[index].nonzero().flatten()
+        first, second = turned_up.index_select(0, live), down.index_select(0, live)
+        if index < half:
+            first.addr_(torch.mv(first, u[index]), u[index], alpha=-1 / width)
+        own = tangents[index]
+        own.addmm_(own @ first.mT, second, alpha=slope)
+        if index >= half:
+            normal = out[index - half]
+            own.addr_(torch.mv(own, normal), normal, alpha=-1 / width)
 
 
 def _inverse_root(state: Any) -> Any:

@@ -37,7 +37,7 @@ class TorchJacrev:
         x = torch.from_numpy(problem.x)
         jacobian = torch.func.jacrev(net)
         self.steps: dict[str, Callable[[], Any]] = {
-            f"{threads} threads, {text} at a time": partial(
+            f"{text} at a time, threads {threads}": partial(
                 _with_threads, threads, torch.func.vmap(jacobian, chunk_size=chunk), x
             )
             for threads in range(1, problem.threads + 1)
@@ -68,10 +68,10 @@ class TorchChain:
         self.steps: dict[str, Callable[[], Any]] = {}
         for threads in range(1, problem.threads + 1):
             for text, chunk in _chunks(problem).items():
-                self.steps[f"{threads} threads, {text} at a time"] = partial(
+                self.steps[f"{text} at a time, threads {threads}"] = partial(
                     _with_threads, threads, self._chunked, x, chunk
                 )
-            self.steps[f"{threads} threads, each example its own"] = partial(_with_threads, 1, self._pooled, x, threads)
+            self.steps[f"each alone, threads {threads}"] = partial(_with_threads, 1, self._pooled, x, threads)
 
     def arrays(self, result: Any) -> Array:
         return np.asarray(result)
