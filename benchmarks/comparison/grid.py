@@ -39,7 +39,7 @@ NOTES = f"""\
 Block: mlp, ReLU, RMSNorm before the branch or after the sum, d = m = {WIDTH}, LeCun weights, one example, float32.
 torch carries all placements and scales of a seed in one chain on shared weights, depths as prefixes, and takes svdvals;
 "torch apart" gives each setting products of its own, without its dead units, and each thread some of the scales. Each
-contender has two threads. s are medians without imports. GF/s count the products of a dense chain, whoever skips some."""
+contender has two threads. s are medians, without imports. GF/s count the products of a dense chain."""
 
 
 @dataclass(frozen=True)
