@@ -138,7 +138,7 @@ def _chunks(problem: Problem) -> dict[str, int]:
     """Return how many examples to take at a time, by what to call it."""
     _, width, hidden, batch = problem.shape
     few = max(1, CHUNK_BYTES // (width * hidden * problem.x.itemsize))
-    return {"all": batch, f"{few}": few}
+    return {"all": batch} | ({str(few): few} if few < batch else {})
 
 
 def _with_threads(threads: int, step: Callable[..., Any], *arguments: Any) -> Any:
