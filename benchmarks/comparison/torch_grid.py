@@ -47,7 +47,8 @@ def grid_ranks(
     Together, torch's threads share every operation; apart, each thread takes some of the scales and all their
     operations, and draws the weights again.
     """
-    parts = [list(range(first, len(scales), threads)) for first in range(threads)] if apart else [range(len(scales))]
+    workers = min(threads, len(scales)) if apart else 1
+    parts = [range(first, len(scales), workers) for first in range(workers)]
     torch.set_num_threads(1 if apart else threads)
     ranks = np.empty((2, len(scales), len(seeds), len(depths)))
 
@@ -57,7 +58,7 @@ def grid_ranks(
             found = effective_ranks(lecun(seed, x.shape[1]), x, chosen, depths, apart=apart)
             ranks[:, part, column] = found.reshape(2, len(part), -1)
 
-    with ThreadPoolExecutor(len(parts)) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         list(pool.map(fill, parts))
     return ranks.reshape(2 * len(scales), len(seeds), len(depths))
 
