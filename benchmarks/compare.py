@@ -1,7 +1,7 @@
 """Ratios against peers, measured in one process in turns, with a machine record.
 
-Run ``python benchmarks/compare.py stack``, ``spread`` or ``estimate``; ``--help`` after
-each lists its options.  A peer that is not installed is reported as absent.
+Run ``python benchmarks/compare.py stack``, ``spread``, ``estimate``, ``graded``, ``jacobian`` or ``grid``;
+``--help`` after each lists its options.  A peer that is not installed is reported as absent.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from comparison import estimate, graded, spread, stack
+from comparison import estimate, graded, grid, jacobian, spread, stack
 
 
 def main() -> int:
@@ -19,6 +19,8 @@ def main() -> int:
     spread.add_parser(commands)
     estimate.add_parser(commands)
     graded.add_parser(commands)
+    jacobian.add_parser(commands)
+    grid.add_parser(commands)
     arguments = parser.parse_args()
     status: int = arguments.run(arguments)
     return status

@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,13 @@ def pin_one_cpu_a_core(count: int) -> list[int] | None:
         return None
     os.sched_setaffinity(0, cpus[:count])
     return cpus[:count]
+
+
+def peak_megabytes() -> float:
+    """Return the most memory this process has held, in MB (10^6 bytes)."""
+    resource: Any = importlib.import_module("resource")  # not on Windows
+    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
 def _version(library: str) -> str:

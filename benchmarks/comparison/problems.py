@@ -63,12 +63,14 @@ class Problem:
         return 8 * depth * batch * width * hidden
 
 
-def make_problem(shape: tuple[int, int, int, int], dtype: str, activation: str, threads: int) -> Problem:
-    """Draw a problem of shape (L, d, m, B); He weights, standard normal input and cotangent."""
+def make_problem(
+    shape: tuple[int, int, int, int], dtype: str, activation: str, threads: int, *, init: str = "he"
+) -> Problem:
+    """Draw a problem of shape (L, d, m, B): weights by `init`, standard normal input and cotangent."""
     depth, width, hidden, batch = shape
     rng = np.random.default_rng(shape)
     block = dg.Block(activation=activation, pre_norm="rms", branch_scale=1.0 / math.sqrt(depth), eps=EPS)
-    weights = dg.initialize(block, depth, width, hidden, init="he", rng=rng, dtype=np.dtype(dtype))
+    weights = dg.initialize(block, depth, width, hidden, init=init, rng=rng, dtype=np.dtype(dtype))
     x = rng.standard_normal((batch, width)).astype(dtype)
     cotangent = rng.standard_normal((batch, width)).astype(dtype)
     arrays = dict(weights.items())
@@ -91,7 +93,7 @@ def reference(problem: Problem) -> tuple[Array, Array, slice]:
     for up, down in zip(problem.up, problem.down, strict=True):
         root = np.sqrt(np.mean(state * state, axis=1, keepdims=True) + wide.type(EPS))
         u = state / root
-        value, derivative = _activate(u @ up.astype(wide), problem.activation)
+        value, derivative = activate(u @ up.astype(wide), problem.activation)
         tape.append((u, root, derivative))
         state = state + scale * (value @ down.astype(wide))
     gradient = problem.cotangent[examples].astype(wide)
@@ -110,7 +112,8 @@ def relative_error(result: tuple[Array, Array], truth: tuple[Array, Array, slice
     )
 
 
-def _activate(z: Array, activation: str) -> tuple[Array, Array]:
+def activate(z: Array, activation: str) -> tuple[Array, Array]:
+    """Return value and derivative of an activation, in the precision of `z`."""
     if activation == "relu":
         return np.maximum(z, 0), (z > 0).astype(z.dtype)
     pi = 4 * np.arctan(z.dtype.type(1))
