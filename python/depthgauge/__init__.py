@@ -5,7 +5,9 @@ from depthgauge._version import __version__
 from depthgauge.backends import available_backends
 from depthgauge.equation import Block
 from depthgauge.estimates import Estimate, estimate_spread
+from depthgauge.generated_weights import GeneratedWeights
 from depthgauge.graded import log_singular_values
+from depthgauge.random_numbers import normal
 from depthgauge.spectra import Spread, singular_values, spread, spread_ragged
 from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
 from depthgauge.weights import Weights, initialize
@@ -15,6 +17,7 @@ __all__ = [
     "Block",
     "Estimate",
     "Forward",
+    "GeneratedWeights",
     "Spread",
     "Tangent",
     "Weights",
@@ -26,6 +29,7 @@ __all__ = [
     "initialize",
     "jvp",
     "log_singular_values",
+    "normal",
     "singular_values",
     "spread",
     "spread_ragged",
