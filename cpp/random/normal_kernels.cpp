@@ -6,46 +6,88 @@
 
 namespace {
 
+using depthgauge::random::kBlocksPerLine;
 using depthgauge::random::kLine;
 using depthgauge::random::Sequence;
 
-// One line of numbers, each already times `deviation`.
-DG_INLINE void line_of(const Keys& keys, const Counter<double>& counter, double deviation, double* out) {
-  Wide c[4][kVectors];
-  counter.load(c, 0);
-  philox(c, keys);
-  Pair<double> p = pair(radius_uniform(c[0], c[1]), angle(c[2], c[3]));
-  const Row<double> scale = splat_row(deviation);
-  store_row(out, p.a * scale);
-  store_row(out + kLanes<double>, p.b * scale);
+constexpr int kLines = kSide / kVectors;
+
+// Lanes first, first + step, ...
+DG_INLINE Wide lanes(uint32_t first, int step) {
+  Wide w;
+  for (int i = 0; i < kWideLanes; ++i) w[i] = first + static_cast<uint32_t>(i * step);
+  return w;
 }
 
-DG_INLINE void line_of(const Keys& keys, const Counter<float>& counter, float deviation, float* out) {
-  Words c[4];
-  for (int v = 0; v < kVectors; ++v) {
-    Wide even_odd[4][2];
-    counter.load(even_odd, 2 * v);
-    philox(even_odd, keys);
-    for (int word = 0; word < 4; ++word) c[word].v[v] = side_by_side(even_odd[word][0], even_odd[word][1]);
+// The words of Philox of N vectors of blocks.
+template <int N>
+DG_INLINE void words(const Keys& keys, const Sequence& sequence, Wide high, const Wide (&low)[N], Wide (&c)[4][N]) {
+  for (int i = 0; i < N; ++i) {
+    c[0][i] = low[i];
+    c[1][i] = high;
+    c[2][i] = splat_wide(sequence.layer);
+    c[3][i] = splat_wide(sequence.matrix);
   }
-  const Row<float> scale = splat_row(deviation);
-  for (int half = 0; half < 2; ++half) {
-    Pair<float> p = pair(radius_uniform(c[2 * half]), angle(c[2 * half + 1]));
-    store_row(out + 2 * half * kLanes<float>, p.a * scale);
-    store_row(out + (2 * half + 1) * kLanes<float>, p.b * scale);
+  philox(c, keys);
+}
+
+// Number `which` of each block of the lines.
+template <class T>
+DG_INLINE void store_numbers(Reals<T> numbers, int which, T* out) {
+  for (int i = 0; i < kSide; ++i)
+    store(out + i / kVectors * kLine<T> + which * kLanes<T> + i % kVectors * kWidth<T>, numbers.v[i]);
+}
+
+// Some lines of numbers, each already times `deviation`, from the block at `first` on.
+DG_INLINE void lines(const Keys& keys, const Sequence& sequence, Wide high, uint32_t first, double deviation,
+                     double* out) {
+  Wide low[kSide], c[4][kSide];
+  for (int i = 0; i < kSide; ++i) low[i] = splat_wide(first) + lanes(static_cast<uint32_t>(i * kWideLanes), 1);
+  words(keys, sequence, high, low, c);
+  const Pair<double> p = pair(radius_uniform(c[0], c[1]), angle(c[2], c[3]));
+  store_numbers(p.a * deviation, 0, out);
+  store_numbers(p.b * deviation, 1, out);
+}
+
+DG_INLINE void lines(const Keys& keys, const Sequence& sequence, Wide high, uint32_t first, float deviation,
+                     float* out) {
+  Words c[4];
+  for (int i = 0; i < kSide; i += 2) {
+    Wide low[4], half[4][4];
+    // Even blocks and odd ones apart, to be woven into vectors of float.
+    for (int k = 0; k < 4; ++k)
+      low[k] = splat_wide(first) + lanes(static_cast<uint32_t>((i + k / 2) * 2 * kWideLanes + k % 2), 2);
+    words(keys, sequence, high, low, half);
+    for (int word = 0; word < 4; ++word)
+      for (int k = 0; k < 2; ++k) c[word].v[i + k] = woven(half[word][2 * k], half[word][2 * k + 1]);
+  }
+  for (int k = 0; k < 2; ++k) {
+    const Pair<float> p = pair(radius_uniform(c[2 * k]), angle(c[2 * k + 1]));
+    store_numbers(p.a * deviation, 2 * k, out);
+    store_numbers(p.b * deviation, 2 * k + 1, out);
   }
 }
 
 template <class T>
 void normals(const Sequence& sequence, int64_t line, int64_t count, T deviation, T* out) {
+  constexpr int64_t kStep = kLines * kLine<T>;
   const Keys keys(sequence.seed);
-  Counter<T> counter(line, sequence.layer, sequence.matrix);
-  int64_t i = 0;
-  for (; i + kLine<T> <= count; i += kLine<T>, counter.next()) line_of(keys, counter, deviation, out + i);
-  if (i < count) {
-    T last[kLine<T>];
-    line_of(keys, counter, deviation, last);
-    __builtin_memcpy(out + i, last, static_cast<size_t>(count - i) * sizeof(T));
+  uint64_t block = static_cast<uint64_t>(line * kBlocksPerLine<T>);
+  while (count > 0) {
+    // The high half of the number of a block stays the same for long, and with it much of the first rounds.
+    const Wide high = splat_wide(block >> 32);
+    do {
+      if (count < kStep) {
+        T last[kStep];
+        lines(keys, sequence, high, static_cast<uint32_t>(block), deviation, last);
+        __builtin_memcpy(out, last, static_cast<size_t>(count) * sizeof(T));
+        return;
+      }
+      lines(keys, sequence, high, static_cast<uint32_t>(block), deviation, out);
+      count -= kStep;
+      out += kStep;
+      block += kLines * kBlocksPerLine<T>;
+    } while (count > 0 && static_cast<uint32_t>(block));
   }
 }
 

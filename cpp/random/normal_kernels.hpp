@@ -19,7 +19,7 @@ constexpr int64_t kLine = kBlocksPerLine<T> * 16 / static_cast<int64_t>(sizeof(T
 
 template <class T>
 struct Kernels {
-  // The numbers of a sequence from line `line` on, times `deviation`.
+  // The numbers of a sequence from line `line`, a multiple of 4, on, times `deviation`.
   void (*normals)(const Sequence& sequence, int64_t line, int64_t count, T deviation, T* out);
 };
 

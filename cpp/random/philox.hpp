@@ -65,37 +65,4 @@ DG_INLINE void philox(Wide (&c)[4][N], const Keys& keys) {
     }
 }
 
-// The counters of one line after another.  A vector of double holds consecutive blocks; of two vectors that are to
-// become one of float, the first holds the even blocks and the second the odd ones.
-template <class T>
-class Counter {
- public:
-  DG_INLINE Counter(int64_t line, uint32_t layer, uint32_t matrix)
-      : layer_(splat_wide(layer)), matrix_(splat_wide(matrix)) {
-    const auto first = static_cast<uint64_t>(line * depthgauge::random::kBlocksPerLine<T>);
-    for (int i = 0; i < kCount; ++i)
-      for (int lane = 0; lane < kWideLanes; ++lane)
-        block_[i][lane] =
-            first + static_cast<uint64_t>(sizeof(T) == 8 ? i * kWideLanes + lane
-                                                         : i / 2 * 2 * kWideLanes + 2 * lane + i % 2);
-  }
-  // Vectors first, first + 1, ... of the line.
-  template <int N>
-  DG_INLINE void load(Wide (&c)[4][N], int first) const {
-    for (int i = 0; i < N; ++i) {
-      c[0][i] = block_[first + i];
-      c[1][i] = block_[first + i] >> 32;
-      c[2][i] = layer_;
-      c[3][i] = matrix_;
-    }
-  }
-  DG_INLINE void next() {
-    for (Wide& b : block_) b += splat_wide(static_cast<uint64_t>(depthgauge::random::kBlocksPerLine<T>));
-  }
-
- private:
-  static constexpr int kCount = static_cast<int>(depthgauge::random::kBlocksPerLine<T>) / kWideLanes;
-  Wide block_[kCount], layer_, matrix_;
-};
-
 }  // namespace

@@ -35,17 +35,16 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LINE = 64
 
 # -2 ln m = -4 s + s z log(z) with s = (m - 1) / (m + 1) and z = s**2; the sine of t right angles is t sine(t**2), its
-# cosine 1 + t**2 cosine(t**2).  ln 4 comes in two parts, of which the first has short multiples.
+# cosine 1 + t**2 cosine(t**2).
 _COEFFICIENTS: dict[int, dict[str, tuple[str, ...]]] = {
     8: {
         "log": (
-            "-0x1.5555555555594p+0",
-            "-0x1.999999997f72dp-1",
-            "-0x1.249249423c734p-1",
-            "-0x1.c71c51d50fa2ap-2",
-            "-0x1.7466486178ecdp-2",
-            "-0x1.39a0ddfa994c2p-2",
-            "-0x1.2f0d5e2c92795p-2",
+            "-0x1.555555555389dp+0",
+            "-0x1.999999a2b8bcdp-1",
+            "-0x1.249241641ba3fp-1",
+            "-0x1.c722818125f21p-2",
+            "-0x1.732b16c1bd04cp-2",
+            "-0x1.58830a01c95b8p-2",
         ),
         "sine": (
             "0x1.921fb54442d18p+0",
@@ -57,21 +56,20 @@ _COEFFICIENTS: dict[int, dict[str, tuple[str, ...]]] = {
             "0x1.e356905f06f74p-25",
         ),
         "cosine": (
-            "-0x1.3bd3cc9be45dep+0",
-            "0x1.03c1f081b5a65p-2",
-            "-0x1.55d3c7e3c2d7bp-6",
-            "0x1.e1f5067b057f8p-11",
-            "-0x1.a6d1e6b52f412p-16",
-            "0x1.f9c840cb57470p-22",
-            "-0x1.b14b5b3de0d19p-28",
+            "-0x1.3bd3cc9be45a3p+0",
+            "0x1.03c1f081b137ap-2",
+            "-0x1.55d3c7dca1934p-6",
+            "0x1.e1f4fbe95e935p-11",
+            "-0x1.a6c9f8ab1f912p-16",
+            "0x1.f3ecb7560bbdfp-22",
         ),
-        "log_4": ("0x1.62e42fefa4000p+0", "-0x1.8432a1b0e2634p-42"),
+        "log_4": ("0x1.62e42fefa39efp+0",),
     },
     4: {
         "log": ("-0x1.55557ap+0", "-0x1.995ed8p-1", "-0x1.31e03cp-1"),
         "sine": ("0x1.921fb6p+0", "-0x1.4abbeep-1", "0x1.466be6p-4", "-0x1.2f7c3ep-8"),
         "cosine": ("-0x1.3bd3ccp+0", "0x1.03c1b6p-2", "-0x1.55b684p-6", "0x1.d61e28p-11"),
-        "log_4": ("0x1.62e400p+0", "0x1.7f7d1cp-19"),
+        "log_4": ("0x1.62e43p+0",),
     },
 }
 
@@ -125,8 +123,8 @@ def _pairs_of_64(words: tuple[_Words, _Words, _Words, _Words]) -> list[tuple[Arr
     # (n + 1/2) / 2**64 rounded once, for both terms are exact.
     u = high * 2.0**-32 + (low * 2.0**-64 + 2.0**-65)
     low, high = words[2], words[3]
-    turn = ((high & np.uint32(0x3FFFFFFF)) * 2.0**-30 - 0.5) + (low * 2.0**-62 + 2.0**-63)
-    return [_pair(u, turn, high)]
+    turn = ((high & np.uint32(0x7FFFFFFF)) * 2.0**-31 - 0.5) + low * 2.0**-63
+    return [_pair(u, turn, swapped=high >> np.uint32(31), negative=low & np.uint32(1))]
 
 
 def _pairs_of_32(words: tuple[_Words, _Words, _Words, _Words]) -> list[tuple[Array, Array]]:
@@ -134,15 +132,15 @@ def _pairs_of_32(words: tuple[_Words, _Words, _Words, _Words]) -> list[tuple[Arr
     pairs = []
     for radius, angle in (words[:2], words[2:]):
         u = ((radius + 0.5) * 2.0**-32).astype(np.float32)
-        turn = (angle << np.uint32(2) | np.uint32(2)).view(np.int32).astype(np.float32) * np.float32(2.0**-32)
-        pairs.append(_pair(u, turn, angle))
+        turn = (angle << np.uint32(1) | np.uint32(1)).view(np.int32).astype(np.float32) * np.float32(2.0**-32)
+        pairs.append(_pair(u, turn, swapped=angle >> np.uint32(31), negative=angle & np.uint32(1)))
     return pairs
 
 
-def _pair(u: Array, turn: Array, bits: _Words) -> tuple[Array, Array]:
+def _pair(u: Array, turn: Array, *, swapped: _Words, negative: _Words) -> tuple[Array, Array]:
     """Return sqrt(-2 ln u) times cosine and sine of an angle uniform on the circle.
 
-    `turn`, in [-1/2, 1/2], counts right angles; bit 30 of `bits` negates the cosine, bit 31 swaps it with the sine.
+    `turn`, in [-1/2, 1/2], counts right angles; `negative` negates the cosine, then `swapped` swaps it with the sine.
     """
     real = u.dtype.type
     coefficients = {
@@ -152,15 +150,13 @@ def _pair(u: Array, turn: Array, bits: _Words) -> tuple[Array, Array]:
     s = (m - real(1)) / (m + real(1))
     z = s * s
     of_m = s * real(-4) + s * (z * _polynomial(coefficients["log"], z))
-    high, low = coefficients["log_4"]
-    radius = np.sqrt(n * high + (n * low + of_m))
+    radius = np.sqrt(n * coefficients["log_4"][0] + of_m)
 
     y = turn * turn
     sine = turn * _polynomial(coefficients["sine"], y)
     cosine = y * _polynomial(coefficients["cosine"], y) + real(1)
-    cosine = np.where(bits & np.uint32(1 << 30), -cosine, cosine)
-    swapped = (bits >> np.uint32(31)).astype(np.bool_)
-    return radius * np.where(swapped, sine, cosine), radius * np.where(swapped, cosine, sine)
+    cosine = np.where(negative == 1, -cosine, cosine)
+    return radius * np.where(swapped == 1, sine, cosine), radius * np.where(swapped == 1, cosine, sine)
 
 
 def _split(u: Array) -> tuple[Array, Array]:
