@@ -5,10 +5,12 @@ from depthgauge._version import __version__
 from depthgauge.backends import available_backends
 from depthgauge.equation import Block
 from depthgauge.estimates import Estimate, estimate_spread
+from depthgauge.generated_weights import GeneratedWeights
 from depthgauge.graded import log_singular_values
 from depthgauge.jacobian_operators import JacobianOperator, jacobian_operator
 from depthgauge.jacobians import jacobian, jacobian_prefixes
 from depthgauge.paths import PathNorms, path_norms
+from depthgauge.random_numbers import normal
 from depthgauge.rank_profiles import RankGrid, RankProfile, rank_grid, rank_profile
 from depthgauge.spectra import Spread, singular_values, spread, spread_ragged
 from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
@@ -19,6 +21,7 @@ __all__ = [
     "Block",
     "Estimate",
     "Forward",
+    "GeneratedWeights",
     "JacobianOperator",
     "PathNorms",
     "RankGrid",
@@ -37,6 +40,7 @@ __all__ = [
     "jacobian_prefixes",
     "jvp",
     "log_singular_values",
+    "normal",
     "path_norms",
     "rank_grid",
     "rank_profile",

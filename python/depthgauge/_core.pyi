@@ -47,3 +47,23 @@ def log_singular_values_float64(
 ) -> None: ...
 def relative_singular_values_float32(matrices: _Array, values: _Array, target: str, threads: int, /) -> None: ...
 def relative_singular_values_float64(matrices: _Array, values: _Array, target: str, threads: int, /) -> None: ...
+def normals_float32(
+    out: _Array,
+    seeds: npt.NDArray[np.uint64],
+    first_layer: int,
+    matrix: int,
+    deviation: float,
+    target: str,
+    threads: int,
+    /,
+) -> None: ...
+def normals_float64(
+    out: _Array,
+    seeds: npt.NDArray[np.uint64],
+    first_layer: int,
+    matrix: int,
+    deviation: float,
+    target: str,
+    threads: int,
+    /,
+) -> None: ...

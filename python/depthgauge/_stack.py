@@ -11,7 +11,10 @@ from depthgauge._arguments import shape_text
 from depthgauge._arrays import broadcast_shapes
 from depthgauge.backends import Array, Indices, Parameter, Stack
 from depthgauge.equation import Block
+from depthgauge.generated_weights import GeneratedWeights
 from depthgauge.weights import Weights, leading_shape
+
+AnyWeights = Weights | GeneratedWeights
 
 _MATRICES = {"linear": ("up",), "mlp": ("up", "down"), "gated": ("up", "down", "gate")}
 _BIASES = {"linear": ("b_up",), "mlp": ("b_up", "b_down"), "gated": ("b_up", "b_down", "b_gate")}
@@ -33,21 +36,34 @@ def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
     fields = dict(weights.items())
     leading = {name: leading_shape(name, array) for name, array in fields.items()}
     sets = broadcast_shapes(*leading.values())
+    index = {shape: flat_indices(shape, sets) for shape in set(leading.values())}
+    return bare_stack(block, weights, fields, of_x)._replace(
+        parameters={
+            name: Parameter(_flattened(array, leading[name]), index[leading[name]]) for name, array in fields.items()
+        }
+    )
+
+
+def bare_stack(block: Block, weights: AnyWeights, fields: Iterable[str], of_x: tuple[int, ...]) -> Stack:
+    """Return the stack of a block and weights with `fields`, checked, with no parameters yet.
+
+    Raises
+    ------
+    ValueError
+        As `build_stack`.
+    """
+    sets = weights.replicates
     replicates = _broadcast_replicates(sets, of_x)
     _check_fields(block, weights, fields)
-    index = {shape: flat_indices(shape, sets) for shape in set(leading.values())}
-    depth, width, hidden = weights.up.shape[-3:]
     with np.errstate(over="ignore", under="ignore"):
         branch_scale, skip_scale = (layer_scale(name, block, weights) for name in ("branch_scale", "skip_scale"))
     return Stack(
         block=block,
-        depth=depth,
-        width=width,
-        hidden=hidden,
+        depth=weights.depth,
+        width=weights.width,
+        hidden=weights.hidden,
         dtype=weights.dtype,
-        parameters={
-            name: Parameter(_flattened(array, leading[name]), index[leading[name]]) for name, array in fields.items()
-        },
+        parameters={},
         replicates=replicates,
         set_of=flat_indices(sets, replicates),
         sets=math.prod(sets),
@@ -70,11 +86,13 @@ def _broadcast_replicates(of_weights: tuple[int, ...], of_x: tuple[int, ...]) ->
 
 
 def check_kinds(block: object, weights: object) -> None:
-    """Refuse what is not a `Block` and `Weights`."""
+    """Refuse what is not a `Block` and `Weights` or `GeneratedWeights`."""
     if not isinstance(block, Block):
         raise TypeError(f"block must be a Block; got {type(block).__name__}")
-    if not isinstance(weights, Weights):
-        raise TypeError(f"weights must be a Weights, as Weights(up, down); got {type(weights).__name__}")
+    if not isinstance(weights, AnyWeights):
+        raise TypeError(
+            f"weights must be a Weights, as Weights(up, down), or a GeneratedWeights; got {type(weights).__name__}"
+        )
 
 
 def flat_indices(leading: tuple[int, ...], broadcast: tuple[int, ...]) -> Indices:
@@ -85,7 +103,7 @@ def flat_indices(leading: tuple[int, ...], broadcast: tuple[int, ...]) -> Indice
     return np.broadcast_to(positions.reshape(leading), broadcast).flatten()
 
 
-def _check_fields(block: Block, weights: Weights, present: Iterable[str]) -> None:
+def _check_fields(block: Block, weights: AnyWeights, present: Iterable[str]) -> None:
     for name in _MATRICES[block.branch]:
         if name not in present:
             raise ValueError(f"branch={block.branch!r} needs weights with {name}, which is absent")
@@ -93,10 +111,11 @@ def _check_fields(block: Block, weights: Weights, present: Iterable[str]) -> Non
     if unused:
         raise ValueError(f"branch={block.branch!r} has no use for the weights' {', '.join(unused)}")
     if block.branch == "linear" and weights.hidden != weights.width:
-        raise ValueError(f"up must have shape (..., L, d, d) for branch='linear'; got {weights.up.shape}")
+        shape = shape_text(("...", weights.depth, weights.width, weights.hidden))
+        raise ValueError(f"up must have shape (..., L, d, d) for branch='linear'; got {shape}")
 
 
-def layer_scale(name: str, block: Block, weights: Weights) -> Array:
+def layer_scale(name: str, block: Block, weights: AnyWeights) -> Array:
     scale = getattr(block, name)
     if isinstance(scale, tuple) and len(scale) != weights.depth:
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -13,11 +13,16 @@ import numpy.typing as npt
 
 from depthgauge import _arguments
 from depthgauge._arrays import Array, broadcast_to, float_array, raw_array, require_dtype
+from depthgauge._joined import along_depth, joined_backward, joined_forward
 from depthgauge._results import Result, shaped, span
-from depthgauge._stack import build_stack, check_kinds, flat_indices
+from depthgauge._stack import AnyWeights, build_stack, check_kinds, flat_indices
+from depthgauge._stretches import stretches
 from depthgauge.backends import Floats, Indices, Stack, backend_name, get_backend
 from depthgauge.equation import Block
 from depthgauge.weights import Weights, leading_shape
+
+# In place of a state that the next stretch replaces, so that one of each stretch does not stay.
+_LATER = np.empty(0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,7 +37,7 @@ class Forward(Result):
     Attributes
     ----------
     block : Block
-    weights : Weights
+    weights : Weights or GeneratedWeights
         The very arguments of `forward`.
     output : ndarray, shape (R, B, d)
         The last state.
@@ -67,7 +72,7 @@ class Forward(Result):
     """
 
     block: Block
-    weights: Weights
+    weights: AnyWeights
     output: Array
     rms: Floats
     max_abs: Floats
@@ -83,8 +88,8 @@ class Forward(Result):
     derivative_quantiles: Floats | None
     cosine: Floats | None
     backend: str
-    _stack: Stack = field(repr=False)
-    _tape: Any = field(repr=False)
+    _stack: Stack | None = field(repr=False)  # of stored weights
+    _tape: tuple[Any, ...] | None = field(repr=False)  # one a stretch of layers; None when nothing is kept
 
     @cached_property
     def states(self) -> Array:
@@ -95,10 +100,21 @@ class Forward(Result):
         ValueError
             If `forward` ran with ``keep="nothing"``.
         """
-        self._require_tape("its states")
-        flat = get_backend(self.backend).states(self._tape)
+        tapes = self._tapes("its states")
+        read = get_backend(self.backend).states
         *replicates, batch, width = self.output.shape
-        return shaped(flat, (*replicates, self.weights.depth + 1, batch, width))
+        shape = (*replicates, self.weights.depth + 1, batch, width)
+        if len(tapes) == 1:
+            return shaped(read(tapes[0]), shape)
+        flat = np.empty((math.prod(replicates), *shape[-3:]), self.output.dtype)
+        first = 0
+        for tape in tapes:
+            part = read(tape)
+            # The last state of a stretch is the first of the next.
+            last = first + part.shape[1] - 1
+            flat[:, first : last + 1] = part
+            first = last
+        return shaped(flat, shape)
 
     def table(self) -> list[dict[str, Any]]:
         """Return the statistics as rows, one a depth.
@@ -126,16 +142,24 @@ class Forward(Result):
         del found["weights"]
         return found
 
-    def _require_tape(self, what: str) -> None:
+    def _tapes(self, what: str) -> tuple[Any, ...]:
         if self._tape is None:
             raise ValueError(f'this Forward kept nothing, so {what} cannot be had; run forward with keep="states"')
+        return self._tape
+
+    def _stretches(self, threads: int, *, backward: bool) -> Iterator[tuple[int, Stack]]:
+        if self._stack is not None:
+            return iter(((0, self._stack),))
+        of_x = self.output.shape[:-2]
+        return stretches(self.block, self.weights, of_x, backward=backward, backend=self.backend, threads=threads)
 
     def __getstate__(self) -> dict[str, Any]:
         # The states are on the tape, and the stack's arrays are views of the weights; neither is pickled twice.
         return {name: value for name, value in self.__dict__.items() if name not in ("states", "_stack")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        stack = build_stack(state["block"], state["weights"], state["output"].shape[:-2])
+        weights, of_x = state["weights"], state["output"].shape[:-2]
+        stack = build_stack(state["block"], weights, of_x) if isinstance(weights, Weights) else None
         self.__dict__.update(state, _stack=stack)
 
     def __repr__(self) -> str:
@@ -229,7 +253,7 @@ class Tangent(Result):
 
 def forward(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     *,
     keep: Literal["states", "nothing"] = "states",
@@ -244,13 +268,13 @@ def forward(
     ----------
     block : Block
         The equation of a block.
-    weights : Weights
+    weights : Weights or GeneratedWeights
         The weights of L blocks of width d.
     x : array_like, shape (..., B, d)
         The input, one row an example, in the dtype of the weights.  Leading axes are replicates; they broadcast with
         those of the weights.
     keep : {"states", "nothing"}
-        "nothing" takes memory for two layers only, and leaves no states for `vjp` and `jvp`.
+        "nothing" takes memory for two layers of states only, and leaves no states for `vjp` and `jvp`.
     quantiles : float or sequence of float
         Levels in [0, 1] of the quantiles to compute.
     cosine : bool
@@ -280,27 +304,31 @@ def forward(
 
     states = _rows("x", x, weights)
     leading = states.shape[:-2]
-    stack = build_stack(block, weights, leading)
-    found = get_backend(name).forward(
-        stack,
-        states.reshape(math.prod(leading), *states.shape[-2:]),
-        flat_indices(leading, stack.replicates),
-        keep=keep == "states",
-        quantiles=levels,
-        cosine=with_cosine,
-        threads=workers,
-    )
+    h, h_of = states.reshape(math.prod(leading), *states.shape[-2:]), None
+    stack, parts, ratios = None, [], []
+    for _, stack in stretches(block, weights, leading, backend=name, threads=workers):
+        if h_of is None:
+            h_of = flat_indices(leading, stack.replicates)
+        part = get_backend(name).forward(
+            stack, h, h_of, keep=keep == "states", quantiles=levels, cosine=with_cosine, threads=workers
+        )
+        output = part.output
+        parts.append(part._replace(output=_LATER))
+        ratios.append(_residual_ratio(stack, part.rms, part.branch_rms))
+        h_of = np.arange(len(stack.set_of))
+        h = output.reshape(len(h_of), *states.shape[-2:])
+    found = joined_forward(parts)
 
     return Forward(
         block=block,
         weights=weights,
-        output=found.output,
+        output=output,
         rms=found.rms,
         max_abs=found.max_abs,
         batch_mean_norm=found.batch_mean_norm,
         nonfinite=found.nonfinite,
         branch_rms=found.branch_rms,
-        residual_ratio=_residual_ratio(stack, found.rms, found.branch_rms),
+        residual_ratio=along_depth(ratios),
         live_fraction=found.live_fraction,
         dead_units=found.dead_units,
         saturation=found.saturation,
@@ -309,14 +337,14 @@ def forward(
         derivative_quantiles=found.derivative_quantiles,
         cosine=found.cosine,
         backend=name,
-        _stack=stack,
+        _stack=stack if isinstance(weights, Weights) else None,
         _tape=found.tape,
     )
 
 
 def vjp(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     fwd_or_x: Forward | npt.ArrayLike,
     cotangent: npt.ArrayLike,
     *,
@@ -373,11 +401,17 @@ def vjp(
             f"weight_grads={weight_grads!r} takes no probe axes, but cotangent has shape {np.shape(cotangent)} for an "
             f"output of shape {fwd.output.shape}"
         )
-    found = get_backend(fwd.backend).vjp(
-        fwd._stack, fwd._tape, g, weight_grads=weight_grads, quantiles=levels, threads=workers
-    )
+    parts = []
+    tapes = reversed(fwd._tapes("derivatives"))
+    for tape, (_, stack) in zip(tapes, fwd._stretches(workers, backward=True), strict=True):
+        part = get_backend(fwd.backend).vjp(
+            stack, tape, g, weight_grads=weight_grads, quantiles=levels, threads=workers
+        )
+        g = part.input_gradient
+        parts.append(part._replace(input_gradient=_LATER))
+    found = joined_backward(parts[::-1])
     return Backward(
-        input_gradient=found.input_gradient,
+        input_gradient=g,
         rms=found.rms,
         max_abs=found.max_abs,
         nonfinite=found.nonfinite,
@@ -392,7 +426,7 @@ def vjp(
 
 def jvp(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     fwd_or_x: Forward | npt.ArrayLike,
     tangent: npt.ArrayLike,
     *,
@@ -420,11 +454,16 @@ def jvp(
     workers = _arguments.thread_count(threads)
     fwd = _forward_of(block, weights, fwd_or_x, backend, threads)
     t = _vectors("tangent", tangent, fwd)
-    found = get_backend(fwd.backend).jvp(fwd._stack, fwd._tape, t, threads=workers)
-    return Tangent(output=found.output, rms=found.rms)
+    rms = []
+    tapes = fwd._tapes("derivatives")
+    for tape, (_, stack) in zip(tapes, fwd._stretches(workers, backward=False), strict=True):
+        found = get_backend(fwd.backend).jvp(stack, tape, t, threads=workers)
+        rms.append(found.rms)
+        t = found.output
+    return Tangent(output=t, rms=along_depth(rms, seam=1))
 
 
-def _rows(name: str, value: object, weights: Weights) -> Array:
+def _rows(name: str, value: object, weights: AnyWeights) -> Array:
     """Return states, cotangents or tangents as an array (..., B, d) that fits the weights."""
     array = float_array(name, value)
     require_dtype(name, array, weights.dtype, "weights")
@@ -435,7 +474,7 @@ def _rows(name: str, value: object, weights: Weights) -> Array:
 
 
 def _forward_of(
-    block: Block, weights: Weights, fwd_or_x: Forward | npt.ArrayLike, backend: str | None, threads: int | None
+    block: Block, weights: AnyWeights, fwd_or_x: Forward | npt.ArrayLike, backend: str | None, threads: int | None
 ) -> Forward:
     """Return the Forward given, checked, or that of the input given."""
     check_kinds(block, weights)
@@ -447,11 +486,11 @@ def _forward_of(
         return forward(block, weights, _rows("fwd_or_x", x, weights), backend=backend, threads=threads)
     if fwd_or_x.block != block:
         raise ValueError(f"this Forward is of another block: {fwd_or_x.block.formula()}; got {block.formula()}")
-    if fwd_or_x.weights is not weights:
+    if fwd_or_x.weights != weights:  # Weights are equal to themselves alone
         raise ValueError("this Forward is of other weights; pass the very Weights it was made with, its .weights")
     if backend is not None and backend_name(backend) != fwd_or_x.backend:
         raise ValueError(f"backend={backend!r}, but this Forward was made by backend={fwd_or_x.backend!r}")
-    fwd_or_x._require_tape("derivatives")
+    fwd_or_x._tapes("derivatives")
     return fwd_or_x
 
 
@@ -475,8 +514,11 @@ def _residual_ratio(stack: Stack, rms: Floats, branch_rms: Floats) -> Floats:
         return np.abs(stack.branch_scale * branch_rms / (stack.skip_scale * rms[..., :-1]))
 
 
-def _own_shapes(weights: Weights, gradients: Any) -> Weights:
+def _own_shapes(weights: AnyWeights, gradients: Any) -> Weights:
     """Sum gradients of S weight sets to each field's own replicate axes."""
+    if not isinstance(weights, Weights):
+        own_shapes = {name: shaped(g, weights.replicates + g.shape[1:]) for name, g in gradients.items()}
+        return Weights(**own_shapes)  # type: ignore[arg-type]  # keys are fields
     sets = weights.replicates
     summed: dict[str, Array] = {}
     for name, array in weights.items():

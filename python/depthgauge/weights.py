@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -339,34 +339,16 @@ def initialize(
     ValueError
         If `init` is unknown, a size is negative or beyond any array, or a linear branch is given m other than d.
     """
-    if not isinstance(block, Block):
-        raise TypeError(f"block must be a Block; got {type(block).__name__}")
-    depth = _arguments.integer("depth", depth, minimum=0)
-    width = _arguments.integer("width", width, minimum=0)
-    hidden = width if hidden is None else _arguments.integer("hidden", hidden, minimum=0)
-    if block.branch == "linear" and hidden != width:
-        raise ValueError(f"hidden={hidden} must equal width={width} for branch='linear'; leave it out")
-    _arguments.choice("init", init, INITIALIZERS, {"kaiming": "he", "glorot": "xavier", "rezero": "zero"})
-    target = supported_dtype("dtype", dtype)
-
+    branch, depth, width, hidden, target = checked_sizes(block, depth, width, hidden, init, dtype)
     replicated = isinstance(rng, list | tuple) or (isinstance(rng, np.ndarray) and rng.ndim == 1)
     generators = [_generator(item) for item in rng] if replicated else [_generator(rng)]
-    matrices = {"linear": ("up",), "mlp": ("up", "down"), "gated": ("up", "gate", "down")}[block.branch]
-    # NumPy's limit, which counts an empty axis as 1; its own message names neither argument nor size.
-    size = target.itemsize * math.prod(max(n, 1) for n in (len(generators), depth, width, hidden))
-    if size > np.iinfo(np.intp).max:
-        raise ValueError(
-            f"depth={depth}, width={width}, hidden={hidden} ask for {size} bytes a field of the weights, "
-            f"more than the {np.iinfo(np.intp).max} that an array may have"
-        )
-    drawn = {
-        name: np.empty((len(generators), depth, *((hidden, width) if name == "down" else (width, hidden))), target)
-        for name in matrices
-    }
+    check_field_size(len(generators), depth, width, hidden, target)
+    shapes = matrix_shapes(branch, width, hidden)
+    drawn = {name: np.empty((len(generators), depth, *shape), target) for name, shape in shapes.items()}
     for replicate, generator in enumerate(generators):
         for layer in range(depth):
             for name, array in drawn.items():
-                array[replicate, layer] = _draw(generator, array.shape[2:], init, name, matrices, depth)
+                array[replicate, layer] = _draw(generator, init, name, shapes, depth)
     return Weights(**(drawn if replicated else {name: array[0].copy() for name, array in drawn.items()}))
 
 
@@ -385,27 +367,14 @@ def _generator(rng: object) -> np.random.Generator:
 
 
 def _draw(
-    generator: np.random.Generator, shape: tuple[int, ...], init: str, name: str, matrices: tuple[str, ...], depth: int
+    generator: np.random.Generator, init: str, name: str, shapes: Mapping[str, tuple[int, int]], depth: int
 ) -> Array:
     """Draw one matrix in float64 and scale it."""
-    normal = generator.standard_normal(shape)
-    last, feeds_phi = name == matrices[-1], name == ("gate" if "gate" in matrices else "up")
-    if last and init in ("zero", "fixup"):
-        return np.zeros(shape)
+    normal = generator.standard_normal(shapes[name])
     if init == "orthogonal":
         return _orthogonal(normal)
-    fan_in, fan_out = shape
-    variance = 1.0 / max(fan_in, 1)
-    if init == "xavier":
-        variance = 2.0 / max(fan_in + fan_out, 1)
-    if init in ("he", "fixup") and feeds_phi:
-        variance = 2.0 / max(fan_in, 1)
-    factor = math.sqrt(variance)
-    if init == "depth_scaled" and last:
-        factor *= depth**-0.5
-    if init == "fixup":
-        factor *= depth ** (-1.0 / (2 * len(matrices) - 2))
-    return normal * factor
+    deviation = standard_deviation(init, name, shapes, depth)
+    return normal * deviation if deviation else np.zeros_like(normal)  # without zeros below 0
 
 
 def _orthogonal(normal: Array) -> Array:
@@ -416,3 +385,54 @@ def _orthogonal(normal: Array) -> Array:
     # LAPACK leaves the signs of R's diagonal free; without this factor Q would not be uniformly distributed.
     q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
     return np.asarray(q if tall else q.T)
+
+
+def checked_sizes(
+    block: object, depth: object, width: object, hidden: object, init: object, dtype: npt.DTypeLike
+) -> tuple[str, int, int, int, np.dtype[Any]]:
+    """Check what `initialize` and `GeneratedWeights` share; return the branch, depth, width, hidden size and dtype."""
+    if not isinstance(block, Block):
+        raise TypeError(f"block must be a Block; got {type(block).__name__}")
+    depth = _arguments.integer("depth", depth, minimum=0)
+    width = _arguments.integer("width", width, minimum=0)
+    hidden = width if hidden is None else _arguments.integer("hidden", hidden, minimum=0)
+    if block.branch == "linear" and hidden != width:
+        raise ValueError(f"hidden={hidden} must equal width={width} for branch='linear'; leave it out")
+    _arguments.choice("init", init, INITIALIZERS, {"kaiming": "he", "glorot": "xavier", "rezero": "zero"})
+    return block.branch, depth, width, hidden, supported_dtype("dtype", dtype)
+
+
+def check_field_size(replicates: int, depth: int, width: int, hidden: int, dtype: np.dtype[Any]) -> None:
+    """Refuse matrices beyond NumPy's limit, which counts an empty axis as 1; its own message names no argument."""
+    size = dtype.itemsize * math.prod(max(n, 1) for n in (replicates, depth, width, hidden))
+    if size > np.iinfo(np.intp).max:
+        raise ValueError(
+            f"depth={depth}, width={width}, hidden={hidden} ask for {size} bytes a field of the weights, "
+            f"more than the {np.iinfo(np.intp).max} that an array may have"
+        )
+
+
+def matrix_shapes(branch: str, width: int, hidden: int) -> dict[str, tuple[int, int]]:
+    """Return the shapes of the matrices of one block, in the order in which they are drawn."""
+    names = {"linear": ("up",), "mlp": ("up", "down"), "gated": ("up", "gate", "down")}[branch]
+    return {name: (hidden, width) if name == "down" else (width, hidden) for name in names}
+
+
+def standard_deviation(init: str, name: str, shapes: Mapping[str, tuple[int, int]], depth: int) -> float:
+    """Return that of the entries of the matrix called `name`, of those of a block in order, in a stack of `depth`."""
+    names = tuple(shapes)
+    last, feeds_phi = name == names[-1], name == ("gate" if "gate" in shapes else "up")
+    if last and init in ("zero", "fixup"):
+        return 0.0
+    fan_in, fan_out = shapes[name]
+    variance = 1.0 / max(fan_in, 1)
+    if init == "xavier":
+        variance = 2.0 / max(fan_in + fan_out, 1)
+    if init in ("he", "fixup") and feeds_phi:
+        variance = 2.0 / max(fan_in, 1)
+    deviation = math.sqrt(variance)
+    if init == "depth_scaled" and last:
+        deviation *= depth**-0.5
+    if init == "fixup":
+        deviation *= depth ** (-1.0 / (2 * len(names) - 2))
+    return deviation

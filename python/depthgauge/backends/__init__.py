@@ -211,6 +211,22 @@ class Backend(Protocol):
         `a` has shape (..., n, k), any strides; N counts its matrices, p is min(n, k).
         """
 
+    def fill_normals(
+        self,
+        out: Array,
+        seeds: npt.NDArray[np.uint64],
+        *,
+        first_layer: int,
+        matrix: int,
+        deviation: float,
+        threads: int,
+    ) -> None:
+        """Fill `out`, shape (S, L, n), C-order, with normals, rounded, times `deviation`, rounded to its dtype.
+
+        Numbers of ``out[s, l]`` are those that `seeds[s]`, layer ``first_layer + l`` and the number of a matrix stand
+        for; `_random` gives the layout.  All backends make the same bits.
+        """
+
 
 def flat_vectors(stack: Stack, vectors: Array) -> Array:
     """Return cotangents or tangents with one axis of probes and one of replicates."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from depthgauge import _core
 from depthgauge.backends import (
@@ -298,6 +299,13 @@ def relative_singular_values(a: Array, *, threads: int) -> Array:
     values: Array = np.empty((math.prod(leading), min(rows, columns)), a.dtype)
     _function("relative_singular_values", a)(a, values, _target(), threads)
     return values
+
+
+def fill_normals(
+    out: Array, seeds: npt.NDArray[np.uint64], *, first_layer: int, matrix: int, deviation: float, threads: int
+) -> None:
+    """Fill `out`, shape (S, L, n), with normals times `deviation`."""
+    _function("normals", out)(out, seeds, first_layer, matrix, deviation, _target(), threads)
 
 
 def _function(name: str, of: Stack | Array) -> Any:

@@ -21,6 +21,7 @@ from depthgauge.backends import _statistics as statistics
 from depthgauge.backends._block import Layer, Passage
 from depthgauge.backends._graded import log_singular_values as log_singular_values
 from depthgauge.backends._graded import relative_singular_values as relative_singular_values
+from depthgauge.backends._random import fill_normals as fill_normals
 from depthgauge.backends._singular import singular_values as singular_values
 from depthgauge.backends._walks import graded_walk as graded_walk
 from depthgauge.backends._walks import jacobian_walk as jacobian_walk
