@@ -74,6 +74,16 @@ def test_scipy_takes_it(rng: np.random.Generator, backend: str) -> None:
     np.testing.assert_allclose(np.sort(values)[::-1], np.linalg.svd(matrix, compute_uv=False)[:3], rtol=1e-10)
 
 
+def test_it_keeps_the_example_it_was_given(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, dg.Block(activation="gelu"), 2, 5, 7, 1)
+    x = p.x.copy()
+    operator = dg.jacobian_operator(p.block, p.weights, x, backend=backend)
+    x[:] = 0
+    vectors = rng.standard_normal((5, 20))
+    want = np.concatenate([operator.matmat(vectors[:, :10]), operator.matmat(vectors[:, 10:])], axis=1)
+    assert_close(operator.matmat(vectors), want, 1e-14)
+
+
 def test_it_is_one_line_and_pickles(rng: np.random.Generator, backend: str) -> None:
     p = random_problem(rng, dg.Block(), 2, 5, 7, 1)
     operator = dg.jacobian_operator(p.block, p.weights, p.x, backend=backend)

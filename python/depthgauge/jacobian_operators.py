@@ -36,7 +36,7 @@ class JacobianOperator:
     ) -> None:
         self.shape = (weights.width, weights.width)
         self.dtype = weights.dtype
-        self._example, self._threads = example, threads
+        self._example, self._threads = example.copy(), threads
         few = forward(block, weights, np.repeat(example, _FEW, axis=0), backend=backend, threads=threads)
         if few.output.ndim != 2:
             raise ValueError(
