@@ -12,12 +12,11 @@ import numpy.typing as npt
 
 from depthgauge import _arguments
 from depthgauge._arrays import Array
-from depthgauge._stack import check_kinds, flat_indices
+from depthgauge._stack import AnyWeights, check_kinds, flat_indices
 from depthgauge._stretches import stretches
-from depthgauge.backends import Backend, GradedWalk, JacobianWalk, Stack, get_backend
+from depthgauge.backends import Backend, GradedWalk, JacobianWalk, Stack, backend_name, get_backend
 from depthgauge.equation import Block
 from depthgauge.transport import _rows
-from depthgauge.weights import Weights
 
 Walk = TypeVar("Walk", JacobianWalk, GradedWalk)
 
@@ -27,15 +26,20 @@ class Start:
     """Checked arguments: where walks begin, and with what."""
 
     block: Block
-    weights: Weights
+    weights: AnyWeights
     x: Array  # (X, B, d)
     leading: tuple[int, ...]  # replicate axes of x, of size X
-    backend: Backend
+    name: str
     threads: int
+
+    @property
+    def backend(self) -> Backend:
+        """The backend called `name`."""
+        return get_backend(self.name)
 
     def stretches(self) -> Iterator[tuple[int, Stack]]:
         """Iterate over the stack as `depthgauge._stretches.stretches` does."""
-        return stretches(self.block, self.weights, self.leading)
+        return stretches(self.block, self.weights, self.leading, backend=self.name, threads=self.threads)
 
     def jacobian_walk(self, stack: Stack, max_order: int | None = None) -> JacobianWalk:
         """Begin a walk through stacks that have the replicates of `stack`."""
@@ -48,7 +52,7 @@ class Start:
         return self.backend.graded_walk(self.x[:, examples], x_of, threads=self.threads)
 
 
-def start(block: Block, weights: Weights, x: npt.ArrayLike, backend: str | None, threads: int | None) -> Start:
+def start(block: Block, weights: AnyWeights, x: npt.ArrayLike, backend: str | None, threads: int | None) -> Start:
     """Check the arguments that all functions of Jacobians take.
 
     Raises
@@ -57,11 +61,11 @@ def start(block: Block, weights: Weights, x: npt.ArrayLike, backend: str | None,
         As for `depthgauge.forward`, but for what `stretches` checks.
     """
     check_kinds(block, weights)
-    implementation, workers = get_backend(backend), _arguments.thread_count(threads)
+    name, workers = backend_name(backend), _arguments.thread_count(threads)
     states = _rows("x", x, weights)
     leading = states.shape[:-2]
     flat = states.reshape(math.prod(leading), *states.shape[-2:])
-    return Start(block, weights, flat, leading, implementation, workers)
+    return Start(block, weights, flat, leading, name, workers)
 
 
 def depth_list(depths: Sequence[int] | None, total: int) -> list[int]:

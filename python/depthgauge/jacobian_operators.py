@@ -7,10 +7,9 @@ import numpy.typing as npt
 
 from depthgauge._arrays import Array, float_array, require_dtype
 from depthgauge._results import shaped
-from depthgauge._stack import check_kinds
+from depthgauge._stack import AnyWeights, check_kinds
 from depthgauge.equation import Block
 from depthgauge.transport import forward, jvp, vjp
-from depthgauge.weights import Weights
 
 # Kernels work on examples side by side, so vectors go through as those of copies of the one example: of so many,
 # whichever holds them, and beyond the larger one as probes.
@@ -32,7 +31,13 @@ class JacobianOperator:
     """
 
     def __init__(
-        self, block: Block, weights: Weights, example: Array, *, backend: str | None = None, threads: int | None = None
+        self,
+        block: Block,
+        weights: AnyWeights,
+        example: Array,
+        *,
+        backend: str | None = None,
+        threads: int | None = None,
     ) -> None:
         self.shape = (weights.width, weights.width)
         self.dtype = weights.dtype
@@ -101,7 +106,7 @@ class JacobianOperator:
 
 
 def jacobian_operator(
-    block: Block, weights: Weights, x: npt.ArrayLike, *, backend: str | None = None, threads: int | None = None
+    block: Block, weights: AnyWeights, x: npt.ArrayLike, *, backend: str | None = None, threads: int | None = None
 ) -> JacobianOperator:
     """Return the Jacobian of a stack at one example as a linear operator, for widths too large to hold it.
 

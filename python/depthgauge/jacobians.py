@@ -13,15 +13,15 @@ from depthgauge import _arguments
 from depthgauge._arrays import Array
 from depthgauge._journey import Journey, depth_list, start
 from depthgauge._results import shaped
+from depthgauge._stack import AnyWeights
 from depthgauge.backends import Floats, Indices, JacobianWalk
 from depthgauge.equation import Block
-from depthgauge.weights import Weights
 
 
 @overload
 def jacobian(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     *,
     depths: Sequence[int] | None = None,
@@ -32,7 +32,7 @@ def jacobian(
 @overload
 def jacobian(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     *,
     depths: Sequence[int] | None = None,
@@ -42,7 +42,7 @@ def jacobian(
 ) -> tuple[Array, Floats]: ...
 def jacobian(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     *,
     depths: Sequence[int] | None = None,
@@ -115,7 +115,7 @@ def jacobian(
 @overload
 def jacobian_prefixes(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     *,
     depths: Sequence[int] | None = None,
@@ -126,7 +126,7 @@ def jacobian_prefixes(
 @overload
 def jacobian_prefixes(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     *,
     depths: Sequence[int] | None = None,
@@ -136,7 +136,7 @@ def jacobian_prefixes(
 ) -> Iterator[tuple[int, tuple[Array, Floats]]]: ...
 def jacobian_prefixes(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     *,
     depths: Sequence[int] | None = None,

@@ -12,11 +12,10 @@ from depthgauge import _arguments
 from depthgauge._arrays import Array
 from depthgauge._journey import start
 from depthgauge._results import Result, shaped
-from depthgauge._stack import layer_scale
+from depthgauge._stack import AnyWeights, layer_scale
 from depthgauge.backends import Floats, Indices, JacobianWalk
 from depthgauge.equation import Block
 from depthgauge.spectra import spread_of_values
-from depthgauge.weights import Weights
 
 _MATRICES = {"linear": 1, "mlp": 2, "gated": 3}
 
@@ -79,7 +78,7 @@ class PathNorms(Result):
 
 def path_norms(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     max_order: int,
     *,

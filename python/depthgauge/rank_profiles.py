@@ -16,11 +16,10 @@ from depthgauge import _arguments
 from depthgauge._arrays import Array
 from depthgauge._journey import Journey, Start, depth_list, start, stops
 from depthgauge._results import shaped
-from depthgauge._stack import layer_scale
+from depthgauge._stack import AnyWeights, layer_scale
 from depthgauge.backends import Indices, JacobianWalk, SingularArrays, Stack
 from depthgauge.equation import Block
 from depthgauge.spectra import Spread, spread_of_logs, spread_of_values
-from depthgauge.weights import Weights
 
 # A product resolves its singular values to this many d * eps of the largest; "auto" trusts none below.
 _RESOLVED = 4.0
@@ -70,7 +69,7 @@ class RankGrid(Spread):
 
 def rank_profile(
     block: Block,
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     *,
     depths: Sequence[int] | None = None,
@@ -138,7 +137,7 @@ def rank_profile(
 
 def rank_grid(
     blocks: Sequence[Block],
-    weights: Weights,
+    weights: AnyWeights,
     x: npt.ArrayLike,
     *,
     depths: Sequence[int] | None = None,
@@ -257,7 +256,7 @@ def _blocks(blocks: object) -> tuple[Block, ...]:
     return tuple(_arguments.instance(f"blocks[{index}]", block, Block) for index, block in enumerate(blocks))
 
 
-def _check_member(index: int, block: Block, first: Block, weights: Weights) -> None:
+def _check_member(index: int, block: Block, first: Block, weights: AnyWeights) -> None:
     """Check that weights that have what the branch of `first` needs serve `block`, too."""
     if block.branch != first.branch:
         raise ValueError(
@@ -271,7 +270,7 @@ def _check_member(index: int, block: Block, first: Block, weights: Weights) -> N
         raise ValueError(f"blocks[{index}]: {error}") from None
 
 
-def _with_block(stack: Stack, block: Block, before: int, weights: Weights) -> Stack:
+def _with_block(stack: Stack, block: Block, before: int, weights: AnyWeights) -> Stack:
     """Return some of the layers of a stack, before which there are others, with another block."""
     layers = slice(before, before + stack.depth)
     return stack._replace(
