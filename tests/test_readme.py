@@ -33,6 +33,12 @@ def test_spectra_are_real_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert blocks("text")[1] == capsys.readouterr().out
 
 
+def test_jacobians_are_real_output(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = (block for block in blocks("python") if "dg.rank_grid(" in block)
+    exec(compile(code, "README.md", "exec"), {})
+    assert blocks("text")[2] == capsys.readouterr().out
+
+
 def test_two_lines_from_a_fresh_clone() -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines() if "venv" in line]
     assert len(lines) == 2
