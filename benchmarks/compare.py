@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from comparison import estimate, graded, spread, stack
+from comparison import estimate, graded, normals, spread, stack
 
 
 def main() -> int:
@@ -19,6 +19,7 @@ def main() -> int:
     spread.add_parser(commands)
     estimate.add_parser(commands)
     graded.add_parser(commands)
+    normals.add_parser(commands)
     arguments = parser.parse_args()
     status: int = arguments.run(arguments)
     return status

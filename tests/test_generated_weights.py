@@ -32,7 +32,8 @@ def _stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def generated(block: dg.Block, depth: int = 5, width: int = 6, hidden: int = 7, **options: Any) -> dg.GeneratedWeights:
     hidden = width if block.branch == "linear" else hidden
-    return dg.GeneratedWeights(block, depth, width, hidden, **({"seed": 3, "init": "he"} | options))
+    options = {"seed": 3, "init": "he"} | options
+    return dg.GeneratedWeights(block, depth, width, hidden, **options)
 
 
 def assert_same_results(block: dg.Block, weights: dg.GeneratedWeights, of_x: Shape, backend: str, probes: int) -> None:
@@ -48,8 +49,9 @@ def assert_same_results(block: dg.Block, weights: dg.GeneratedWeights, of_x: Sha
         arrays = {f"forward {name}": a for name, a in arrays_of(fwd).items()} | {"states": fwd.states}
         brief = dg.forward(block, w, x, keep="nothing", backend=backend)
         arrays |= {f"brief {name}": a for name, a in arrays_of(brief).items()}
-        for grads in (False, True, "rms"):
-            bwd = dg.vjp(block, w, fwd, vector, weight_grads=grads, quantiles=0.3)  # type: ignore[arg-type]
+        choices: tuple[Any, ...] = (False, True, "rms")
+        for grads in choices:
+            bwd = dg.vjp(block, w, fwd, vector, weight_grads=grads, quantiles=0.3)
             arrays |= {f"vjp {grads} {name}": a for name, a in arrays_of(bwd).items()}
         arrays |= {f"probes {name}": a for name, a in arrays_of(dg.vjp(block, w, fwd, several)).items()}
         arrays |= {f"jvp {name}": a for name, a in arrays_of(dg.jvp(block, w, fwd, several)).items()}
@@ -177,7 +179,7 @@ def test_a_forward_pickles_and_its_weights_are_known_by_value(backend: str, monk
 
 def test_plain_data() -> None:
     weights = dg.GeneratedWeights(dg.Block(branch="gated"), 3, 4, 5, init="xavier", seed=[1, 2], dtype=np.float32)
-    assert (weights.depth, weights.width, weights.hidden, weights.dtype) == (3, 4, 5, np.float32)
+    assert (weights.depth, weights.width, weights.hidden, weights.dtype) == (3, 4, 5, np.dtype(np.float32))
     assert weights.replicates == (2,)
     assert json.loads(json.dumps(weights.to_dict())) == {
         "branch": "gated",
@@ -233,7 +235,7 @@ def test_weights_that_do_not_fit_are_refused() -> None:
         dg.forward(MLP, generated(MLP, seed=(1, 2)), np.ones((3, 2, 6)))
     with pytest.raises(TypeError, match="x is float64 but weights is float32"):
         dg.forward(MLP, generated(MLP, dtype=np.float32), x)
-    with pytest.raises(ValueError, match="ask for .* bytes a field"):
+    with pytest.raises(ValueError, match=r"ask for .* bytes a field"):
         generated(MLP, 2**32, 2**20, 2**20).materialize()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from hypothesis import given
@@ -118,11 +118,11 @@ def test_the_transform_is_accurate_to_the_last_bits(dtype: np.dtype[Any]) -> Non
     u = np.concatenate([rng.random(100_000), np.exp2(-rng.uniform(0, 65 if dtype == np.float64 else 33, 100_000))])
     u, turn = u.astype(dtype), (rng.random(200_000) - 0.5).astype(dtype)
     zero = np.zeros(len(u), np.uint32)
-    cosine, sine = reference._pair(u, turn, swapped=zero, negative=zero)
-    angle = turn.astype(wide) * (wide(math.pi) + wide(1.2246467991473532e-16)) / 2
-    radius = np.sqrt(-2 * np.log(u.astype(wide)))
-    eps = np.finfo(dtype).eps
-    for got, want in ((cosine, radius * np.cos(angle)), (sine, radius * np.sin(angle))):
+    found = reference._pair(u, turn, swapped=zero, negative=zero)
+    angle: Any = turn.astype(wide) * (wide(math.pi) + wide(1.2246467991473532e-16)) / 2
+    radius: Any = np.sqrt(-2 * np.log(u.astype(wide)))
+    eps = float(np.finfo(dtype).eps)
+    for got, want in zip(found, (radius * np.cos(angle), radius * np.sin(angle)), strict=True):
         error = np.max(np.abs((got.astype(wide) - want) / np.where(want == 0, 1, want)))
         assert error < 2.5 * eps, float(error / eps)
 
@@ -163,8 +163,8 @@ def test_distribution_and_neighbours(dtype: np.dtype[Any]) -> None:
     assert distance < 2.2 / math.sqrt(n)  # Kolmogorov: exceeded once in 10^4 samples
     bound = 5 / math.sqrt(n)
     for lag in (1, 2, 3, 7, 8, 15, 16, 31, 32, 63, 64, 65, 128, 8192):
-        for f in (lambda v: v, lambda v: (v * v - 1) / math.sqrt(2)):
-            assert abs(np.mean(f(x[lag:]) * f(x[:-lag]))) < bound, lag
+        for y in (x, (x * x - 1) / math.sqrt(2)):
+            assert abs(np.mean(y[lag:] * y[:-lag])) < bound, lag
 
 
 def test_streams_seeds_layers_and_matrices_are_independent(dtype: np.dtype[Any]) -> None:
