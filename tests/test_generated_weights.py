@@ -32,8 +32,8 @@ def _stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def generated(block: dg.Block, depth: int = 5, width: int = 6, hidden: int = 7, **options: Any) -> dg.GeneratedWeights:
     hidden = width if block.branch == "linear" else hidden
-    options = {"seed": 3, "init": "he"} | options
-    return dg.GeneratedWeights(block, depth, width, hidden, **options)
+    chosen: dict[str, Any] = {"seed": 3, "init": "he"} | options
+    return dg.GeneratedWeights(block, depth, width, hidden, **chosen)
 
 
 def assert_same_results(block: dg.Block, weights: dg.GeneratedWeights, of_x: Shape, backend: str, probes: int) -> None:
