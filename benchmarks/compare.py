@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from comparison import estimate, graded, grid, jacobian, spread, stack
+from comparison import estimate, graded, grid, jacobian, normals, spread, stack
 
 
 def main() -> int:
@@ -21,6 +21,7 @@ def main() -> int:
     graded.add_parser(commands)
     jacobian.add_parser(commands)
     grid.add_parser(commands)
+    normals.add_parser(commands)
     arguments = parser.parse_args()
     status: int = arguments.run(arguments)
     return status

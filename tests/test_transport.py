@@ -356,6 +356,7 @@ def test_an_update_of_weights_in_place_is_seen(rng: np.random.Generator, backend
     # Also between a forward and its derivatives, and after a round trip.
     copy = pickle.loads(pickle.dumps(after))
     for fwd in (after, copy):
+        assert isinstance(fwd.weights, dg.Weights)
         assert fwd.weights.down is not None
         fwd.weights.down[...] = 0.0
         pulled = dg.vjp(p.block, fwd.weights, fwd, p.vector, weight_grads=True)

@@ -26,6 +26,10 @@ void check_spectra(Target target, bool quick);
 template <class T>
 void check_graded(Target target);
 
+// Random normals.
+template <class T>
+void check_random(Target target);
+
 // The pool of threads by itself.
 void check_pool();
 

@@ -20,6 +20,7 @@ void check_precision(Target target, uint64_t salt, int stride, bool quick) {
     if (quick) break;
   }
   check_spectra<T>(target, quick);
+  check_random<T>(target);
 }
 
 void run(bool quick) {

@@ -69,9 +69,8 @@ DG_INLINE Reals<double> radius_uniform(const Wide (&low)[kSide], const Wide (&hi
 // The same with n of 32 bits and 2^32.
 DG_INLINE Reals<float> radius_uniform(Words n) {
   Reals<float> u;
-  const Narrow half_word = splat_int<float>(0xffff) + Narrow{};
   for (int i = 0; i < kSide; ++i) {
-    const Narrow high = (n.v[i] >> 16) | ((7 + 127u) << 23), low = (n.v[i] & half_word) | ((127u - 9) << 23);
+    const Narrow high = (n.v[i] >> 16) | ((7 + 127u) << 23), low = (n.v[i] & 0xffff) | ((127u - 9) << 23);
     u.v[i] = (bit_cast<Vec<float>>(high) - 0x1p7f) + (bit_cast<Vec<float>>(low) - (0x1p-9f - 0x1p-33f));
   }
   return u;
@@ -189,16 +188,14 @@ DG_INLINE Pair<T> pair(Reals<T> u, Angle<T> angle) {
 
   const Reals<T> t = angle.turn, y = t * t;
   const Reals<T> sine = t * polynomial(C::sine, y);
-  Reals<T> cosine = y * polynomial(C::cosine, y) + T(1);
+  const Reals<T> cosine = y * polynomial(C::cosine, y) + T(1);
   Pair<T> p;
   for (int i = 0; i < kSide; ++i) {
     const Vec<T> c = bit_cast<Vec<T>>(bit_cast<Int<T>>(cosine.v[i]) | angle.negative.v[i]);
     p.a.v[i] = by_sign<T>(angle.swapped.v[i], sine.v[i], c);
     p.b.v[i] = by_sign<T>(angle.swapped.v[i], c, sine.v[i]);
   }
-  p.a = radius * p.a;
-  p.b = radius * p.b;
-  return p;
+  return {radius * p.a, radius * p.b};
 }
 
 }  // namespace

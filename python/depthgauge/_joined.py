@@ -15,17 +15,20 @@ _AT_BLOCKS = ("branch_rms", "live_fraction", "dead_units", "saturation", "branch
 
 
 def joined_forward(parts: Sequence[ForwardArrays]) -> ForwardArrays:
-    """Return statistics of all stretches, first to last, and a tuple of their tapes, if any."""
+    """Return statistics of all stretches, given first to last, and what else the last one has."""
+    if len(parts) == 1:
+        return parts[0]
     return parts[-1]._replace(
         **_statistics(parts),
         state_quantiles=along_depth([part.state_quantiles for part in parts], seam=1, axis=-2),
         derivative_quantiles=along_depth([part.derivative_quantiles for part in parts], axis=-2),
-        tape=None if parts[0].tape is None else tuple(part.tape for part in parts),
     )
 
 
 def joined_backward(parts: Sequence[BackwardArrays]) -> BackwardArrays:
-    """Return statistics and weight gradients of all stretches, first to last."""
+    """Return statistics and weight gradients of all stretches, given first to last, and what else the first one has."""
+    if len(parts) == 1:
+        return parts[0]
     return parts[0]._replace(
         **_statistics(parts),
         gradient_quantiles=along_depth([part.gradient_quantiles for part in parts], seam=1, axis=-2),

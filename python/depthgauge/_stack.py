@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -37,22 +37,27 @@ def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
     leading = {name: leading_shape(name, array) for name, array in fields.items()}
     sets = broadcast_shapes(*leading.values())
     index = {shape: flat_indices(shape, sets) for shape in set(leading.values())}
-    return bare_stack(block, weights, fields, of_x)._replace(
-        parameters={
-            name: Parameter(_flattened(array, leading[name]), index[leading[name]]) for name, array in fields.items()
-        }
-    )
+    parameters = {
+        name: Parameter(_flattened(array, leading[name]), index[leading[name]]) for name, array in fields.items()
+    }
+    return stack_with(block, weights, fields, parameters, sets, of_x)
 
 
-def bare_stack(block: Block, weights: AnyWeights, fields: Iterable[str], of_x: tuple[int, ...]) -> Stack:
-    """Return the stack of a block and weights with `fields`, checked, with no parameters yet.
+def stack_with(
+    block: Block,
+    weights: AnyWeights,
+    fields: Iterable[str],
+    parameters: Mapping[str, Parameter],
+    sets: tuple[int, ...],
+    of_x: tuple[int, ...],
+) -> Stack:
+    """Return the stack of a block and weights with `fields` and replicate axes `sets`, checked.
 
     Raises
     ------
     ValueError
         As `build_stack`.
     """
-    sets = weights.replicates
     replicates = _broadcast_replicates(sets, of_x)
     _check_fields(block, weights, fields)
     with np.errstate(over="ignore", under="ignore"):
@@ -63,7 +68,7 @@ def bare_stack(block: Block, weights: AnyWeights, fields: Iterable[str], of_x: t
         width=weights.width,
         hidden=weights.hidden,
         dtype=weights.dtype,
-        parameters={},
+        parameters=parameters,
         replicates=replicates,
         set_of=flat_indices(sets, replicates),
         sets=math.prod(sets),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from depthgauge import _arguments
-from depthgauge._stack import AnyWeights, bare_stack, build_stack
+from depthgauge._stack import AnyWeights, build_stack, stack_with
 from depthgauge.backends import Parameter, Stack
 from depthgauge.equation import Block
 from depthgauge.generated_weights import GeneratedWeights
@@ -50,7 +50,7 @@ def _generated(
     backend: str | None,
     threads: int,
 ) -> Iterator[tuple[int, Stack]]:
-    whole = bare_stack(block, weights, weights.matrices, of_x)
+    whole = stack_with(block, weights, weights.matrices, {}, weights.replicates, of_x)
     sizes = {name: whole.sets * math.prod(shape) for name, shape in weights.matrices.items()}
     layer_bytes = weights.dtype.itemsize * sum(sizes.values())
     longest = max(1, min(whole.depth, _STRETCH_BYTES // max(layer_bytes, 1)))

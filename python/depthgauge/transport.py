@@ -17,12 +17,12 @@ from depthgauge._joined import along_depth, joined_backward, joined_forward
 from depthgauge._results import Result, shaped, span
 from depthgauge._stack import AnyWeights, build_stack, check_kinds, flat_indices
 from depthgauge._stretches import stretches
-from depthgauge.backends import Floats, Indices, Stack, backend_name, get_backend
+from depthgauge.backends import BackwardArrays, Floats, ForwardArrays, Indices, Stack, backend_name, get_backend
 from depthgauge.equation import Block
 from depthgauge.weights import Weights, leading_shape
 
-# In place of a state that the next stretch replaces, so that one of each stretch does not stay.
-_LATER = np.empty(0)
+# In place of an output that the next stretch has taken, so that those of all stretches do not stay.
+_GONE = np.empty(0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -304,25 +304,27 @@ def forward(
 
     states = _rows("x", x, weights)
     leading = states.shape[:-2]
-    h, h_of = states.reshape(math.prod(leading), *states.shape[-2:]), None
-    stack, parts, ratios = None, [], []
+    parts: list[ForwardArrays] = []
+    ratios = []
     for _, stack in stretches(block, weights, leading, backend=name, threads=workers):
-        if h_of is None:
-            h_of = flat_indices(leading, stack.replicates)
+        if parts:
+            h = parts[-1].output
+            h_of = np.arange(len(stack.set_of))
+            parts[-1] = parts[-1]._replace(output=_GONE)
+        else:
+            h, h_of = states, flat_indices(leading, stack.replicates)
+        flat = h.reshape(math.prod(h.shape[:-2]), *h.shape[-2:])
         part = get_backend(name).forward(
-            stack, h, h_of, keep=keep == "states", quantiles=levels, cosine=with_cosine, threads=workers
+            stack, flat, h_of, keep=keep == "states", quantiles=levels, cosine=with_cosine, threads=workers
         )
-        output = part.output
-        parts.append(part._replace(output=_LATER))
+        parts.append(part)
         ratios.append(_residual_ratio(stack, part.rms, part.branch_rms))
-        h_of = np.arange(len(stack.set_of))
-        h = output.reshape(len(h_of), *states.shape[-2:])
     found = joined_forward(parts)
 
     return Forward(
         block=block,
         weights=weights,
-        output=output,
+        output=found.output,
         rms=found.rms,
         max_abs=found.max_abs,
         batch_mean_norm=found.batch_mean_norm,
@@ -338,7 +340,7 @@ def forward(
         cosine=found.cosine,
         backend=name,
         _stack=stack if isinstance(weights, Weights) else None,
-        _tape=found.tape,
+        _tape=tuple(part.tape for part in parts) if keep == "states" else None,
     )
 
 
@@ -401,17 +403,18 @@ def vjp(
             f"weight_grads={weight_grads!r} takes no probe axes, but cotangent has shape {np.shape(cotangent)} for an "
             f"output of shape {fwd.output.shape}"
         )
-    parts = []
+    parts: list[BackwardArrays] = []
     tapes = reversed(fwd._tapes("derivatives"))
     for tape, (_, stack) in zip(tapes, fwd._stretches(workers, backward=True), strict=True):
-        part = get_backend(fwd.backend).vjp(
-            stack, tape, g, weight_grads=weight_grads, quantiles=levels, threads=workers
+        if parts:
+            g = parts[-1].input_gradient
+            parts[-1] = parts[-1]._replace(input_gradient=_GONE)
+        parts.append(
+            get_backend(fwd.backend).vjp(stack, tape, g, weight_grads=weight_grads, quantiles=levels, threads=workers)
         )
-        g = part.input_gradient
-        parts.append(part._replace(input_gradient=_LATER))
     found = joined_backward(parts[::-1])
     return Backward(
-        input_gradient=g,
+        input_gradient=found.input_gradient,
         rms=found.rms,
         max_abs=found.max_abs,
         nonfinite=found.nonfinite,
