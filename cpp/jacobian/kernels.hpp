@@ -33,7 +33,7 @@ struct RowNorm {
 enum class Form {
   factors,  // by A, then by C
   select,   // by A, whose columns then are columns of the branch: a linear one without output norm
-  whole,    // by A C, with skip on its diagonal where that is asked for
+  whole,    // by A C
 };
 
 // What a block is linearized for: the least work; `Form::whole` with A in rows, ready to be formed; or A and C both in
@@ -77,7 +77,7 @@ struct Kernels {
   // Rows [first, last) of A C + skip I into `to`; needs A in rows.
   void (*form)(const stack::Equation&, const Linearized<T>&, int64_t first, int64_t last, T skip, const Pieces<T>& to);
   // Takes rows [first, last) of all parts through the block; returns their largest magnitude then, NaNs aside.  Where
-  // the form is whole, `product` is formed: without orders it is the derivative of all the block, with them A C.
+  // the form is whole, `product` holds A C.
   T (*pass)(const stack::Equation&, const Linearized<T>&, const Tangents<T>&, int64_t first, int64_t last, T* scratch);
   // Applies a norm to rows [first, last).
   void (*norm)(const stack::Equation&, const RowNorm<T>&, const Pieces<T>& rows, int64_t first, int64_t last);

@@ -24,7 +24,7 @@ void form_rows(const Equation& eq, const Linearized<T>& at, int64_t first, int64
   } else {
     for (int64_t r = first; r < last; r += kRowBlock) {
       const Pieces<T> rows{piece(at.a, r, 0), at.a.row, at.a.group}, result{piece(to, r, 0), to.row, to.group};
-      multiply_pieces(rows, smaller(kRowBlock, last - r), at.c, at.live, groups, result, Start::zero, T(1));
+      multiply_pieces(rows, smaller(kRowBlock, last - r), at.c, at.live, groups, result, Over::nothing, T(1));
     }
   }
   if (skip != 0)
@@ -72,35 +72,40 @@ int64_t passage_scratch(const Equation& eq) {
   return kRowBlock * row_size<T>(d);
 }
 
+// skip x, all of it 0 where the skip path is left out.
+template <class T>
+DG_INLINE Row<T> skipped(T skip, Row<T> x) {
+  return skip == 0 ? Row<T>{} : splat_row(skip) * x;
+}
+
 // A block of rows of one part, its branch taking `from`.
 template <class T>
 void pass_block(const Equation& eq, const Linearized<T>& at, const Pieces<T>& from, const Pieces<T>& to, int64_t rows,
                 bool orders, T* scratch) {
   const int64_t d = eq.width, groups = groups_of<T>(d);
-  const Start start = at.skip == 0 ? Start::zero : Start::scaled;
+  const Over over = at.skip == 0 ? Over::nothing : Over::scaled;
   if (at.form == Form::whole && orders) {
-    multiply_pieces(from, rows, at.product, d, groups, to, start, at.skip);
+    multiply_pieces(from, rows, at.product, d, groups, to, over, at.skip);
     return;
   }
   if (at.form == Form::whole) {
-    // The product holds skip and post norm too.
     const Pieces<T> next = rows_at(scratch, d);
-    multiply_pieces(from, rows, at.product, d, groups, next, Start::zero, T(1));
+    multiply_pieces(from, rows, at.product, d, groups, next, Over::nothing, T(1));
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t g = 0; g < groups; ++g) store_row(piece(to, r, g), load_row(piece(next, r, g)));
+      for (int64_t g = 0; g < groups; ++g)
+        store_row(piece(to, r, g), skipped(at.skip, load_row(piece(to, r, g))) + load_row(piece(next, r, g)));
     return;
   }
   const Pieces<T> hidden = rows_at(scratch, at.live);
-  multiply_pieces(from, rows, at.a, d, groups_of<T>(at.live), hidden, Start::zero, T(1));
+  multiply_pieces(from, rows, at.a, d, groups_of<T>(at.live), hidden, Over::nothing, T(1));
   if (at.form == Form::factors) {
-    multiply_pieces(hidden, rows, at.c, at.live, groups, to, start, at.skip);
+    multiply_pieces(hidden, rows, at.c, at.live, groups, to, over, at.skip);
     return;
   }
   for (int64_t r = 0; r < rows; ++r) {
     T* const row = piece(to, r, 0);
-    const Row<T> skip = splat_row(at.skip);
     for (int64_t g = 0; g < groups; ++g)
-      store_row(row + g * kLanes<T>, at.skip == 0 ? Row<T>{} : load_row(row + g * kLanes<T>) * skip);
+      store_row(row + g * kLanes<T>, skipped(at.skip, load_row(row + g * kLanes<T>)));
     const T* const z = piece(hidden, r, 0);
     for (int64_t i = 0; i < at.live; ++i) row[at.units[i]] += z[i];
   }
@@ -120,11 +125,11 @@ T pass_rows(const Equation& eq, const Linearized<T>& at, const Tangents<T>& t, i
       if (t.orders && k == 0) {
         for (int64_t i = 0; i < rows; ++i)
           for (int64_t g = 0; g < groups_of<T>(eq.width); ++g)
-            store_row(piece(to, i, g), at.skip == 0 ? Row<T>{} : load_row(piece(to, i, g)) * splat_row(at.skip));
+            store_row(piece(to, i, g), skipped(at.skip, load_row(piece(to, i, g))));
       } else {
         pass_block(eq, at, part(t.orders ? k - 1 : k), to, rows, t.orders, scratch);
       }
-      if (at.form != Form::whole || t.orders) post_rows(eq, at.norm[kPost], to, 0, rows);
+      post_rows(eq, at.norm[kPost], to, 0, rows);
       const T here = top_of_rows(eq, to, 0, rows);
       top = here > top ? here : top;
     }

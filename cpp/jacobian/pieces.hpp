@@ -46,8 +46,8 @@ DG_INLINE int64_t pieces_size(int64_t rows, int64_t columns) {
   return in_rows > in_panels ? in_rows : in_panels;
 }
 
-// What a result starts from.
-enum class Start { zero, there, scaled };
+// What a product is stored over: nothing, or what is added to it, as it is or scaled.
+enum class Over { nothing, there, scaled };
 
 // Rows of one call that stay in the second-level cache while every panel of the right factor passes by; a multiple of
 // the rows of most microkernels.
@@ -56,22 +56,11 @@ constexpr int64_t kRowBlock = 96;
 template <class T>
 constexpr int64_t kPanelRows = sizeof(T) == 8 ? 256 : 512;
 
-// out[r] = start + sum_k a[r, k] b[k] for R rows and one piece.
-template <class T, int R, Start S>
+// out[r] (+)= sum_k a[r, k] b[k] for R rows and one piece.  What is there is added last, so that many small terms are not
+// each rounded to its size.
+template <class T, int R, Over S>
 DG_INLINE void tile(const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
-  if constexpr (S == Start::scaled) {
-    // In memory, for with one register more in play compilers keep an operand of the loop below on the stack.
-    for (int r = 0; r < R; ++r)
-      for (int v = 0; v < kVectors; ++v) {
-        T* const to = out + r * out_row + v * kWidth<T>;
-        store(to, load(to) * splat(scale));
-      }
-    asm volatile("" ::: "memory");
-  }
-  Vec<T> acc[R][kVectors];
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < kVectors; ++v)
-      acc[r][v] = S == Start::zero ? Vec<T>{} : load(out + r * out_row + v * kWidth<T>);
+  Vec<T> acc[R][kVectors] = {};
   for (int64_t k = 0; k < inner; ++k) {
     Vec<T> bv[kVectors];
     for (int v = 0; v < kVectors; ++v) bv[v] = load(b + k * kLanes<T> + v * kWidth<T>);
@@ -82,10 +71,15 @@ DG_INLINE void tile(const T* a, int64_t a_row, const T* b, int64_t inner, T* out
     }
   }
   for (int r = 0; r < R; ++r)
-    for (int v = 0; v < kVectors; ++v) store(out + r * out_row + v * kWidth<T>, acc[r][v]);
+    for (int v = 0; v < kVectors; ++v) {
+      T* const to = out + r * out_row + v * kWidth<T>;
+      if (S == Over::there) acc[r][v] += load(to);
+      if (S == Over::scaled) acc[r][v] = fma(splat(scale), load(to), acc[r][v]);
+      store(to, acc[r][v]);
+    }
 }
 
-template <class T, int R, Start S>
+template <class T, int R, Over S>
 void last_tile(int64_t rows, const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
   if constexpr (R > 0) {
     if (rows == R)
@@ -95,7 +89,7 @@ void last_tile(int64_t rows, const T* a, int64_t a_row, const T* b, int64_t inne
   }
 }
 
-template <class T, Start S>
+template <class T, Over S>
 void multiply_part(const Pieces<T>& a, int64_t rows, const Pieces<T>& b, int64_t inner, int64_t groups,
                    const Pieces<T>& out, T scale) {
   for (int64_t g = 0; g < groups; ++g) {
@@ -108,20 +102,20 @@ void multiply_part(const Pieces<T>& a, int64_t rows, const Pieces<T>& b, int64_t
   }
 }
 
-// out = start + a b, with a's rows in one stretch and b in panels.  Every element adds its terms one by one, so that its
-// bits depend on nothing else.
+// out (+)= a b, with a's rows in one stretch and b in panels.  The terms of every element are added in one order, so that
+// its bits depend on nothing else.
 template <class T>
 void multiply_pieces(const Pieces<T>& a, int64_t rows, const Pieces<T>& b, int64_t inner, int64_t groups,
-                     const Pieces<T>& out, Start start, T scale) {
+                     const Pieces<T>& out, Over over, T scale) {
   for (int64_t k = 0; k < inner || k == 0; k += kPanelRows<T>) {
     const int64_t n = smaller(kPanelRows<T>, inner - k);
     const Pieces<T> some{a.data + k, a.row, a.group}, part{b.data + k * b.row, b.row, b.group};
-    if (k > 0 || start == Start::there)
-      multiply_part<T, Start::there>(some, rows, part, n, groups, out, scale);
-    else if (start == Start::scaled)
-      multiply_part<T, Start::scaled>(some, rows, part, n, groups, out, scale);
+    if (k > 0 || over == Over::there)
+      multiply_part<T, Over::there>(some, rows, part, n, groups, out, scale);
+    else if (over == Over::scaled)
+      multiply_part<T, Over::scaled>(some, rows, part, n, groups, out, scale);
     else
-      multiply_part<T, Start::zero>(some, rows, part, n, groups, out, scale);
+      multiply_part<T, Over::nothing>(some, rows, part, n, groups, out, scale);
   }
 }
 

@@ -153,8 +153,7 @@ class Walk<T>::Passage {
   void form(int64_t l, int64_t slot, int64_t from, int64_t to) {
     const Linearized<T>& at = linearized(slot);
     if (at.form != Form::whole || at_start(l)) return;
-    table_.form(eq_, at, from, to, walk_.orders_ ? T(0) : at.skip, at.product);
-    if (!walk_.orders_) table_.norm(eq_, at.norm[stack::kPost], at.product, from, to);
+    table_.form(eq_, at, from, to, T(0), at.product);
   }
 
   T pass(int64_t n, int64_t l, int64_t slot, int worker, int64_t from, int64_t to) {
