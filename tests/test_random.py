@@ -210,7 +210,7 @@ def test_shapes(backend: str) -> None:
         ((1, 2.0), {}, TypeError, "shape must be an integer or a sequence"),
         ((1, {2: 3}), {}, TypeError, "shape must be an integer or a sequence"),
         ((1, {2, 3}), {}, TypeError, "shape must be an integer or a sequence"),
-        ((1, np.array(2.0)), {}, TypeError, "shape must be an integer or a sequence"),
+        ((1, np.array(2.0)), {}, TypeError, "shape"),
         ((1, True), {}, TypeError, "shape"),
         ((np.random.SeedSequence(1), 3), {}, TypeError, "generate_state"),
         ((1, (2**40, 2**40)), {}, ValueError, "asks for more bytes"),

@@ -340,7 +340,7 @@ def initialize(
         If `init` is unknown, a size is negative or beyond any array, or a linear branch is given m other than d.
     """
     branch, depth, width, hidden, target = checked_sizes(block, depth, width, hidden, init, dtype)
-    replicated = isinstance(rng, list | tuple) or (isinstance(rng, np.ndarray) and rng.ndim == 1)
+    replicated = isinstance(rng, list | tuple | range) or (isinstance(rng, np.ndarray) and rng.ndim == 1)
     generators = [_generator(item) for item in rng] if replicated else [_generator(rng)]
     check_field_size(len(generators), depth, width, hidden, target)
     shapes = matrix_shapes(branch, width, hidden)
