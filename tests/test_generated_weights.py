@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 import tracemalloc
+import warnings
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from problems import Shape, arrays_of, assert_same_bits
 import depthgauge as dg
 from depthgauge import _stretches
 from depthgauge.equation import BRANCHES
-from depthgauge.weights import INITIALIZERS
+from depthgauge.weights import INITIALIZERS, matrix_shapes, standard_deviation
 
 MLP = dg.Block()
 GENERATED = [init for init in INITIALIZERS if init != "orthogonal"]
@@ -177,6 +178,38 @@ def test_a_forward_pickles_and_its_weights_are_known_by_value(backend: str, monk
     assert len(fwd.table()) == 6
 
 
+@pytest.mark.parametrize("init", GENERATED)
+@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("depth", [0, 1, 2, 1105, 7076, 2**32])
+def test_deviations_need_only_operations_that_round_the_same_everywhere(branch: str, init: str, depth: int) -> None:
+    """Powers of libm differ with and without fused multiply-add: at depth 7076, for one."""
+    shapes = matrix_shapes(branch, 12, 20 if branch != "linear" else 12)
+    root = math.sqrt(max(depth, 1))
+    for name, (fan_in, fan_out) in shapes.items():
+        last = name == tuple(shapes)[-1]
+        feeds = name == ("gate" if branch == "gated" else "up")
+        want = math.sqrt((2 if init in ("he", "fixup") and feeds else 1) / fan_in)
+        if init == "xavier":
+            want = math.sqrt(2 / (fan_in + fan_out))
+        if last and init in ("zero", "fixup"):
+            want = 0.0
+        elif init == "fixup":
+            want /= root if branch == "mlp" else math.sqrt(root)
+        elif init == "depth_scaled" and last:
+            want /= root
+        assert standard_deviation(init, name, shapes, max(depth, 1)) == want
+
+
+def test_more_layers_than_31_bits_count(backend: str) -> None:
+    weights = dg.GeneratedWeights(dg.Block(), 2**32, 4, seed=5)
+    for first in (2**31 - 1, 2**32 - 2):
+        fields = {"up": np.empty((1, 2, 4, 4)), "down": np.empty((1, 2, 4, 4))}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            weights.fill(fields, first, backend, 1)
+        assert len(np.unique([*fields["up"].ravel(), *fields["down"].ravel()])) == 64
+
+
 def test_plain_data() -> None:
     weights = dg.GeneratedWeights(dg.Block(branch="gated"), 3, 4, 5, init="xavier", seed=[1, 2], dtype=np.float32)
     assert (weights.depth, weights.width, weights.hidden, weights.dtype) == (3, 4, 5, np.dtype(np.float32))
@@ -213,6 +246,13 @@ def test_plain_data() -> None:
         ({"seed": None}, TypeError, "seed must be an integer"),
         ({"depth": 2**32 + 1}, ValueError, r"at most 2\*\*32"),
         ({"dtype": np.int32}, TypeError, "dtype=int32"),
+        ({"seed": np.zeros((2, 2), int)}, TypeError, "a sequence of them, of one axis"),
+        ({"seed": np.random.SeedSequence(1)}, TypeError, "generate_state"),
+        ({"seed": np.random.SeedSequence(1).spawn(2)}, TypeError, r"seed\[0\].*generate_state"),
+        ({"seed": [1, True]}, TypeError, r"seed\[1\] must be an integer"),
+        ({"hidden": 2**62}, ValueError, f"hidden={2**62}"),
+        ({"width": 2**64}, ValueError, f"width={2**64}"),
+        ({"width": 2**30, "seed": [1, 2]}, ValueError, f"width={2**30}"),
         ({"block": "mlp"}, TypeError, "block must be a Block"),
         ({"block": dg.Block(branch="linear"), "hidden": 9}, ValueError, "hidden=9 must equal width=4"),
     ],

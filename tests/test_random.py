@@ -192,6 +192,7 @@ def test_a_deviation_multiplies_rounded_numbers(dtype: np.dtype[Any], backend: s
 def test_shapes(backend: str) -> None:
     assert dg.normal(1, (), backend=backend).shape == ()
     assert dg.normal(1, 3, backend=backend).shape == (3,)
+    assert dg.normal(1, np.array(3), backend=backend).shape == (3,)  # type: ignore[arg-type]
     assert dg.normal(1, (2, 0, 3), backend=backend).shape == (2, 0, 3)
     whole = dg.normal(1, 24, backend=backend)
     assert_same_bits(dg.normal(1, (2, 3, 4), backend=backend), whole.reshape(2, 3, 4))
@@ -208,6 +209,11 @@ def test_shapes(backend: str) -> None:
         ((1, (2, 1.5)), {}, TypeError, r"shape\[1\] must be an integer"),
         ((1, "33"), {}, TypeError, "shape must be an integer or a sequence"),
         ((1, 2.0), {}, TypeError, "shape must be an integer or a sequence"),
+        ((1, {2: 3}), {}, TypeError, "shape must be an integer or a sequence"),
+        ((1, {2, 3}), {}, TypeError, "shape must be an integer or a sequence"),
+        ((1, np.array(2.0)), {}, TypeError, "shape"),
+        ((1, True), {}, TypeError, "shape"),
+        ((np.random.SeedSequence(1), 3), {}, TypeError, "generate_state"),
         ((1, (2**40, 2**40)), {}, ValueError, "asks for more bytes"),
         ((1, 3), {"stream": 2**32}, ValueError, r"stream=4294967296 must be an integer below 2\*\*32"),
         ((1, 3), {"dtype": np.float16}, TypeError, "dtype=float16"),

@@ -222,7 +222,8 @@ def test_float32_is_the_cast_of_float64() -> None:
 
 @pytest.mark.parametrize("init", INITIALIZERS)
 @pytest.mark.parametrize(
-    "seeds", [[3, 4, 5], (np.int64(3), 4, 5), np.array([3, 4, 5]), [np.random.SeedSequence(s) for s in (3, 4, 5)]]
+    "seeds",
+    [[3, 4, 5], (np.int64(3), 4, 5), range(3, 6), np.array([3, 4, 5]), [np.random.SeedSequence(s) for s in (3, 4, 5)]],
 )
 def test_each_replicate_is_its_single_call(init: str, seeds: Any) -> None:
     together = dg.initialize(GATED, 2, 3, 5, init=init, rng=seeds)

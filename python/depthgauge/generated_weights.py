@@ -27,11 +27,12 @@ _MATRIX_NUMBERS = {"up": 1, "gate": 2, "down": 3}
 class GeneratedWeights:
     """The weights of a stack of L blocks, drawn anew, the same, each time that a layer is needed.
 
-    They go wherever `Weights` go, and results are those of `materialize`, bit for bit; memory does not grow with
-    depth.  The numbers are those of `normal`'s generator, counted by seed, layer, matrix and position: a layer does not
-    depend on how many there are (but with depth_scaled and fixup its scale does), and every instruction set, thread
-    count and backend makes the same bits.  An entry is a standard normal, rounded to `dtype`, times the standard
-    deviation, rounded to `dtype`, rounded.  Gains are 1 and shifts and biases 0 by being absent.
+    They go wherever `Weights` go, and results are those of `materialize`, bit for bit; memory does not grow with depth.
+    The numbers are those of `normal`'s generator, counted by seed, layer, matrix and position: a layer does not depend
+    on how many there are (but with depth_scaled and fixup its scale does), and every instruction set, thread count and
+    backend makes the same bits; the notes of `normal` give the layout of the counters.  An entry is a standard normal,
+    rounded to `dtype`, times the standard deviation, rounded to `dtype`, rounded.  Gains are 1 and shifts and biases 0
+    by being absent.
 
     Parameters
     ----------
@@ -54,7 +55,8 @@ class GeneratedWeights:
     TypeError
         If an argument is of the wrong kind.
     ValueError
-        As for `initialize`; if `init` is orthogonal, a seed is out of range, or there are too many layers.
+        As for `initialize`, but that one block must fit an array; if `init` is orthogonal, a seed is out of range, or
+        there are too many layers.
     """
 
     branch: str
@@ -84,13 +86,15 @@ class GeneratedWeights:
             )
         if depth > _MOST_LAYERS:
             raise ValueError(f"depth={depth} must be at most 2**32, the layers that a counter tells apart")
+        seeds = _seeds(seed)
+        check_field_size(len(seeds) if isinstance(seeds, tuple) else 1, 1, width, hidden, kind)
         fields = {
             "branch": branch,
             "depth": depth,
             "width": width,
             "hidden": hidden,
             "init": init,
-            "seed": _seeds(seed),
+            "seed": seeds,
             "dtype": kind,
         }
         for name, value in fields.items():
@@ -175,4 +179,6 @@ class GeneratedWeights:
 def _seeds(value: object) -> int | tuple[int, ...]:
     if isinstance(value, list | tuple | range) or (isinstance(value, np.ndarray) and value.ndim == 1):
         return tuple(seed_of(f"seed[{index}]", item) for index, item in enumerate(value))
+    if np.ndim(value) and not isinstance(value, str | bytes):  # type: ignore[arg-type]
+        raise TypeError(f"seed must be an integer or a sequence of them, of one axis; got {value!r}")
     return seed_of("seed", value)

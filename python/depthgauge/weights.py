@@ -340,7 +340,7 @@ def initialize(
         If `init` is unknown, a size is negative or beyond any array, or a linear branch is given m other than d.
     """
     branch, depth, width, hidden, target = checked_sizes(block, depth, width, hidden, init, dtype)
-    replicated = isinstance(rng, list | tuple) or (isinstance(rng, np.ndarray) and rng.ndim == 1)
+    replicated = isinstance(rng, list | tuple | range) or (isinstance(rng, np.ndarray) and rng.ndim == 1)
     generators = [_generator(item) for item in rng] if replicated else [_generator(rng)]
     check_field_size(len(generators), depth, width, hidden, target)
     shapes = matrix_shapes(branch, width, hidden)
@@ -431,8 +431,10 @@ def standard_deviation(init: str, name: str, shapes: Mapping[str, tuple[int, int
     if init in ("he", "fixup") and feeds_phi:
         variance = 2.0 / max(fan_in, 1)
     deviation = math.sqrt(variance)
+    # Powers by square roots alone, which are rounded the same way everywhere; those of libm depend on the processor.
     if init == "depth_scaled" and last:
-        deviation *= depth**-0.5
+        deviation /= math.sqrt(depth)
     if init == "fixup":
-        deviation *= depth ** (-1.0 / (2 * len(names) - 2))
+        root = math.sqrt(depth)
+        deviation /= root if len(names) == 2 else math.sqrt(root)  # the (2M - 2)-th of L, M being 2 or 3
     return deviation
