@@ -263,3 +263,18 @@ def test_arguments_are_checked() -> None:
         dg.path_norms(block, weights, x, 1.0, backend="reference")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="ranks must be True or False"):
         dg.path_norms(block, weights, x, 1, ranks=1, backend="reference")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu"])
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_orders_above_the_depth_are_zero_and_cost_nothing(
+    rng: np.random.Generator, act: str, depth: int, backend: str
+) -> None:
+    p = random_problem(rng, dg.Block(activation=act), depth, 16, 9, 2)
+    few = dg.path_norms(p.block, p.weights, p.x, depth, ranks=True, backend=backend)
+    many = dg.path_norms(p.block, p.weights, p.x, 300_000, ranks=True, backend=backend)  # carried, 1.2 GB
+    for name in ("norms", "effective_rank", "predicted"):
+        assert_same_bits(getattr(many, name)[: depth + 1], getattr(few, name))
+        assert not getattr(many, name)[depth + 1 :].any()
+    assert_same_bits(many.predicted_poisson[: depth + 1], few.predicted_poisson)
+    assert_same_bits(many.reconstruction_error, few.reconstruction_error)
