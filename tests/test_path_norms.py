@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interrupts import needs_signals, output_after_control_c
 from problems import Array, Problem, assert_close, assert_same_bits, random_problem
 
 import depthgauge as dg
@@ -278,3 +279,33 @@ def test_orders_above_the_depth_are_zero_and_cost_nothing(
         assert not getattr(many, name)[depth + 1 :].any()
     assert_same_bits(many.predicted_poisson[: depth + 1], few.predicted_poisson)
     assert_same_bits(many.reconstruction_error, few.reconstruction_error)
+
+
+LONG_CALL = """
+import sys
+import numpy as np
+import depthgauge as dg
+
+block = dg.Block()
+weights = dg.GeneratedWeights(block, 4, 1024, 8192, seed=0).materialize()
+x = dg.normal(0, (8, 1024))
+calls = {
+    "jacobian": lambda: dg.jacobian(block, weights, x, threads=2),
+    "path_norms": lambda: dg.path_norms(block, weights, x, 4, threads=2),
+}
+print("ready", flush=True)
+try:
+    calls[sys.argv[1]]()
+    print("finished", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+assert np.array_equal(dg.jacobian(block, weights[:0], x[:1])[0], np.eye(1024))
+print("works", flush=True)
+"""
+
+
+@needs_signals
+@pytest.mark.parametrize("call", ["jacobian", "path_norms"])
+def test_control_c_stops_within_a_wide_block(call: str) -> None:
+    words = output_after_control_c(LONG_CALL, call, after=1.0, environment={"DEPTHGAUGE_BACKEND": "native"})
+    assert words == ["interrupted", "works"]
