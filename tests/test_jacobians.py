@@ -114,6 +114,17 @@ def test_prefixes_come_in_order_and_are_those_of_jacobian(rng: np.random.Generat
                 assert got.flags.writeable
 
 
+@pytest.mark.parametrize("passed", [0, 1, 2])
+def test_prefixes_have_an_input_of_their_own(rng: np.random.Generator, passed: int, backend: str) -> None:
+    p = random_problem(rng, dg.Block(), 3, 5, 4, 2)
+    whole, x = dg.jacobian(p.block, p.weights, p.x, backend=backend), p.x.copy()
+    prefixes = dg.jacobian_prefixes(p.block, p.weights, x, backend=backend)
+    for _ in range(passed):
+        next(prefixes)
+    x[...] = np.nan
+    assert_same_bits(list(prefixes)[-1][1], whole)
+
+
 def test_prefixes_keep_what_was_yielded(rng: np.random.Generator, backend: str) -> None:
     p = random_problem(rng, dg.Block(), 3, 5, 7, 2)
     prefixes = dg.jacobian_prefixes(p.block, p.weights, p.x, backend=backend)

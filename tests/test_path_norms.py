@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interrupts import needs_signals, output_after_control_c
 from problems import Array, Problem, assert_close, assert_same_bits, random_problem
 
 import depthgauge as dg
@@ -263,3 +264,48 @@ def test_arguments_are_checked() -> None:
         dg.path_norms(block, weights, x, 1.0, backend="reference")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="ranks must be True or False"):
         dg.path_norms(block, weights, x, 1, ranks=1, backend="reference")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("act", ["relu", "gelu"])
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_orders_above_the_depth_are_zero_and_cost_nothing(
+    rng: np.random.Generator, act: str, depth: int, backend: str
+) -> None:
+    p = random_problem(rng, dg.Block(activation=act), depth, 16, 9, 2)
+    few = dg.path_norms(p.block, p.weights, p.x, depth, ranks=True, backend=backend)
+    many = dg.path_norms(p.block, p.weights, p.x, 300_000, ranks=True, backend=backend)  # carried, 1.2 GB
+    for name in ("norms", "effective_rank", "predicted"):
+        assert_same_bits(getattr(many, name)[: depth + 1], getattr(few, name))
+        assert not getattr(many, name)[depth + 1 :].any()
+    assert_same_bits(many.predicted_poisson[: depth + 1], few.predicted_poisson)
+    assert_same_bits(many.reconstruction_error, few.reconstruction_error)
+
+
+LONG_CALL = """
+import sys
+import numpy as np
+import depthgauge as dg
+
+block = dg.Block()
+weights = dg.GeneratedWeights(block, 4, 1024, 8192, seed=0).materialize()
+x = dg.normal(0, (8, 1024))
+calls = {
+    "jacobian": lambda: dg.jacobian(block, weights, x, threads=2),
+    "path_norms": lambda: dg.path_norms(block, weights, x, 4, threads=2),
+}
+print("ready", flush=True)
+try:
+    calls[sys.argv[1]]()
+    print("finished", flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+assert np.array_equal(dg.jacobian(block, weights[:0], x[:1])[0], np.eye(1024))
+print("works", flush=True)
+"""
+
+
+@needs_signals
+@pytest.mark.parametrize("call", ["jacobian", "path_norms"])
+def test_control_c_stops_within_a_wide_block(call: str) -> None:
+    words = output_after_control_c(LONG_CALL, call, after=1.0, environment={"DEPTHGAUGE_BACKEND": "native"})
+    assert words == ["interrupted", "works"]

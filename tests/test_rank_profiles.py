@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -310,3 +311,20 @@ def test_arguments_are_checked() -> None:
         dg.rank_grid([block, dg.Block(skip_scale=[1, 1, 1])], weights, x, backend="reference")
     with pytest.raises(ValueError, match="needs weights with gate"):
         dg.rank_grid([dg.Block(branch="gated")], weights, x, backend="reference")
+
+
+@pytest.mark.parametrize("generated", [False, True])
+def test_a_grid_holds_the_states_of_one_block_at_a_time(generated: bool) -> None:
+    block, depth, batch, width = dg.Block(), 300, 4, 8
+    weights: Any = dg.GeneratedWeights(block, depth, width, seed=0)
+    if not generated:
+        weights = weights.materialize()
+    blocks = [block.replace(branch_scale=0.01 * k) for k in range(40)]
+    x = dg.normal(0, (batch, width))
+    peaks = []
+    for some in (blocks[:1], blocks):
+        tracemalloc.start()
+        dg.rank_grid(some, weights, x, depths=[1, depth], backend="native")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 10 * depth * batch * width * 8  # one of the 40 has 2 to 4 arrays of that size

@@ -14,6 +14,8 @@ namespace {
 
 // Rows a piece of work where threads share examples: what the products take at a time.
 constexpr int64_t kShare = 48;
+// Rows of one example between looks at whether to stop, in whole blocks of the products.
+constexpr int64_t kPortion = 96;
 
 // Beyond this power of two, up or down, a Jacobian is brought back to about 1.
 template <class T>
@@ -106,8 +108,16 @@ class Walk<T>::Passage {
     parallel(resources_.threads, walk_.count_, [&](int64_t n, int worker) {
       for (int64_t l = 0; l < blocks_ && !resources_.stop(); ++l) {
         linearize(n, l, worker);
-        form(l, worker, 0, eq_.width);
-        finish(n, l, worker, pass(n, l, worker, worker, 0, eq_.width));
+        // In portions, for one block of a wide stack can take seconds.
+        const auto in_portions = [&](auto&& task) {
+          for (int64_t from = 0; from < eq_.width && !resources_.stop(); from += kPortion)
+            task(from, std::min(from + kPortion, eq_.width));
+        };
+        in_portions([&](int64_t from, int64_t to) { form(l, worker, from, to); });
+        T top = 0;
+        in_portions([&](int64_t from, int64_t to) { top = std::max(top, pass(n, l, worker, worker, from, to)); });
+        if (resources_.stop()) return;
+        finish(n, l, worker, top);
       }
     });
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
@@ -167,6 +168,7 @@ def jacobian_prefixes(
     """
     split = _arguments.flag("return_log_scale", return_log_scale)
     begin = start(block, weights, x, backend, threads)
+    begin = dataclasses.replace(begin, x=begin.x.copy())  # the caller may change his before the last depth
     wanted = sorted(set(depth_list(depths, weights.depth)))
     journey = Journey(begin.jacobian_walk, begin.stretches())
     return _prefixes(journey, wanted, split, (*journey.replicates, begin.x.shape[1]))

@@ -97,7 +97,8 @@ def path_norms(
     block, weights, x
         As for `jacobian`.
     max_order : int
-        K >= 0; K + 1 matrices (d, d) are carried for each example.
+        K >= 0; K + 1 matrices (d, d) are carried for each example, and no more than L + 1: the orders above L have no
+        paths, and are 0.
     ranks : bool
         Compute effective ranks, too.
     backend, threads
@@ -114,10 +115,11 @@ def path_norms(
     ValueError
         If shapes disagree, the weights lack what the branch needs, or `max_order` is negative.
     """
-    orders = _arguments.integer("max_order", max_order, minimum=0) + 1
+    asked = _arguments.integer("max_order", max_order, minimum=0) + 1
     with_ranks = _arguments.flag("ranks", ranks)
     begin = start(block, weights, x, backend, threads)
     depth, (_, batch, width) = weights.depth, begin.x.shape
+    orders = min(asked, depth + 1)  # no path goes through more branches than there are
 
     walks: list[JacobianWalk] = []
     for _, stack in begin.stretches():
@@ -137,16 +139,17 @@ def path_norms(
         beta_squares = np.square(layer_scale("branch_scale", block, weights), dtype=np.float64)
         alpha = abs(block.weight_scale) ** _MATRICES[block.branch]
         gain = np.sqrt(np.sum(branch, axis=0) / np.sum(beta_squares)) / alpha
-        poisson = _poisson(np.sum(branch, axis=0), orders) * math.sqrt(width)
+        poisson = _poisson(np.sum(branch, axis=0), asked) * math.sqrt(width)
     rank = None
     if with_ranks:
         found = by_order.singular_values()
         rank = spread_of_values(found, (replicates * batch, orders)).effective_rank
 
     def of_orders(array: Floats) -> Floats:
-        """Give (N, K+1) its axes."""
-        by_example = array.reshape(replicates, batch, orders)
-        return shaped(np.array(np.swapaxes(by_example, 1, 2), order="C"), (*named, orders, batch))
+        """Give (N, up to K+1) its axes; the orders that it lacks are 0."""
+        by_order: Floats = np.zeros((replicates, asked, batch))
+        by_order[:, : array.shape[-1]] = np.swapaxes(array.reshape(replicates, batch, array.shape[-1]), 1, 2)
+        return shaped(by_order, (*named, asked, batch))
 
     by_layer = np.swapaxes(branch.reshape(depth, replicates, batch), 0, 1)
     return PathNorms(

@@ -178,19 +178,24 @@ class _Passage:
         self.count, self.width, self.dtype = len(x_of) * x.shape[1], x.shape[2], x.dtype
         self._call = (_target(), threads)  # a walk stays with its instruction set
         self._stack: tuple[dict[str, Any], dict[str, Array]] = {}, {}
-        self._passed = 0
+        self._passed = self._depth = 0
 
     def enter(self, stack: Stack) -> None:
         """Push the states through the blocks of `stack`."""
         batch = self._x.shape[1]
         found = forward(stack, self._x, self._x_of, keep=True, quantiles=(), cosine=False, threads=self._threads)
-        self._stack, self._passed = (_problem(stack, batch), found.tape.arrays), 0
+        self._stack = _problem(stack, batch), found.tape.arrays
+        self._passed, self._depth = 0, stack.depth
         self._x = found.output.reshape(len(self._x_of), batch, self.width)
         self._x_of = np.arange(len(self._x_of))
 
     def advance(self, walk: Any, blocks: int) -> None:
+        if not blocks:
+            return
         walk.advance(*self._stack, self._passed, blocks, *self._call)
         self._passed += blocks
+        if self._passed == self._depth:
+            self._stack = {}, {}  # which holds states of all blocks, while many walks may be under way
 
     def call(self, function: Any, *arrays: Array) -> None:
         function(*arrays, *self._call)
