@@ -162,6 +162,26 @@ def test_neighbours_that_are_not_finite_change_no_bit(block: dg.Block, dtype: np
         assert_same_bits(found[others], clean[others], str(value))
 
 
+@FEW
+def test_an_example_with_a_nan_has_no_derivatives(rng: np.random.Generator, block: dg.Block, backend: str) -> None:
+    """Nor where every unit is dead and the skip path alone would carry on: its rank is not full, but unknown."""
+    p = random_problem(rng, block, 3, 9, 7, 3)
+    x = p.x.copy()
+    x[1, 4] = np.nan
+    found = dg.jacobian(block, p.weights, x, depths=[0, 1, 3], backend=backend)
+    assert np.array_equal(found[0], np.broadcast_to(np.eye(9), (3, 9, 9)))
+    assert np.all(np.isnan(found[1:, 1]))
+    assert np.all(np.isfinite(found[:, [0, 2]]))
+    for method in ("naive", "graded"):
+        profile = dg.rank_profile(block, p.weights, x, depths=[1, 3], method=method, backend=backend)  # type: ignore[arg-type]
+        assert np.all(np.isnan(profile.effective_rank[:, 1]))
+        assert np.all(np.isfinite(profile.effective_rank[:, [0, 2]]))
+    paths = dg.path_norms(block, p.weights, x, 2, backend=backend)
+    assert np.all(np.isnan(paths.norms[:, 1]))
+    assert np.all(np.isnan(paths.branch_squares[:, 1]))
+    assert np.all(np.isfinite(paths.norms[:, [0, 2]]))
+
+
 def test_any_layout_is_read(rng: np.random.Generator, backend: str, dtype: np.dtype[Any]) -> None:
     p = random_problem(rng, dg.Block(), 2, 9, 7, 6, dtype)
     want = dg.jacobian(p.block, p.weights, p.x, backend=backend)

@@ -6,9 +6,9 @@
 #include <stdexcept>
 
 #include "common/thread_pool.hpp"
+#include "jacobian/example.hpp"
 #include "jacobian/walk.hpp"
 #include "spectra/graded.hpp"
-#include "stack/plan.hpp"
 
 namespace depthgauge::jacobian {
 namespace {
@@ -53,18 +53,16 @@ void GradedWalk<T>::advance(const stack::Stack<T>& stack, const stack::TapeArray
   const int64_t memory_size = table_.memory(eq), row = table_.row_size(width_);
   const Buffer<T> memory(memory_size * resources.threads), products(width_ * row * resources.threads);
   parallel(resources.threads, count_, [&](int64_t n, int worker) {
-    const int64_t r = n / stack.examples, b = n % stack.examples;
-    const stack::Unit unit{0, r, b / stack::kGroup<T>, 1};
+    const Example<T> example(stack, tape, n);
     const Pieces<T> product{products.get() + worker * width_ * row, row, stack::kGroup<T>};
-    for (int64_t l = first; l < first + blocks && finite_[static_cast<size_t>(n)] && !resources.stop(); ++l) {
-      const stack::Layer<T> layer = stack.layer(stack.set_of[r], l, l + 1);
+    char& finite = finite_[static_cast<size_t>(n)];
+    for (int64_t l = first; l < first + blocks && finite && !resources.stop(); ++l) {
       // Without a skip path ranks are lost where units are dead, and only two factors show it.
-      const bool separate = layer.skip_scale == 0 && eq.branch != stack::Branch::linear;
+      const bool separate = example.layer(l).skip_scale == 0 && eq.branch != stack::Branch::linear;
       Linearized<T> at;
-      table_.linearize(eq, layer, tape_of(stack, tape, unit, l), state_of(stack, tape.states, unit, l),
-                       static_cast<int>(b % stack::kGroup<T>), separate ? Request::separate : Request::whole,
-                       memory.get() + worker * memory_size, &at);
-      finite_[static_cast<size_t>(n)] = multiply(n, eq, at, product, resources);
+      example.linearize(table_, l, separate ? Request::separate : Request::whole, memory.get() + worker * memory_size,
+                        &at);
+      finite = !example.is_lost(l + 1) && multiply(n, eq, at, product, resources);
     }
   });
   passed_ += blocks;
@@ -80,7 +78,10 @@ bool GradedWalk<T>::multiply(int64_t example, const stack::Equation& eq, const L
     return graded_.multiply(to, transposed(at.a, width_, at.live), resources.stop) &&
            graded_.multiply(to, transposed(at.c, at.live, width_), resources.stop);
   }
-  table_.form(eq, at, 0, width_, at.skip, product);
+  // Some rows at a time, for all of a wide block can take seconds.
+  constexpr int64_t kPortion = 96;
+  for (int64_t from = 0; from < width_ && !resources.stop(); from += kPortion)
+    table_.form(eq, at, from, std::min(from + kPortion, width_), at.skip, product);
   table_.norm(eq, post, product, 0, width_);
   return graded_.multiply(to, transposed(product, width_, width_), resources.stop);
 }

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 
 #include "common/dispatch.hpp"
 #include "common/thread_pool.hpp"
+#include "jacobian/example.hpp"
 #include "spectra/singular.hpp"
-#include "stack/plan.hpp"
 
 namespace depthgauge::jacobian {
 namespace {
@@ -107,7 +108,7 @@ class Walk<T>::Passage {
   void one_each() {
     parallel(resources_.threads, walk_.count_, [&](int64_t n, int worker) {
       for (int64_t l = 0; l < blocks_ && !resources_.stop(); ++l) {
-        linearize(n, l, worker);
+        if (!linearize(n, l, worker)) continue;
         // In portions, for one block of a wide stack can take seconds.
         const auto in_portions = [&](auto&& task) {
           for (int64_t from = 0; from < eq_.width && !resources_.stop(); from += kPortion)
@@ -131,7 +132,7 @@ class Walk<T>::Passage {
       const auto each_share = [&](auto&& task) {
         parallel(resources_.threads, walk_.count_ * shares, [&](int64_t i, int worker) {
           const int64_t from = i % shares * kShare;
-          if (!resources_.stop()) task(i, worker, from, std::min(from + kShare, eq_.width));
+          if (!walk_.lost(i / shares) && !resources_.stop()) task(i, worker, from, std::min(from + kShare, eq_.width));
         });
       };
       each_share([&](int64_t i, int, int64_t from, int64_t to) { form(l, i / shares, from, to); });
@@ -140,6 +141,7 @@ class Walk<T>::Passage {
       });
       if (resources_.stop()) return;
       parallel(resources_.threads, walk_.count_, [&](int64_t n, int) {
+        if (walk_.lost(n)) return;
         const auto from = tops.begin() + n * shares;
         finish(n, l, n, shares ? *std::max_element(from, from + shares) : T(0));
       });
@@ -151,13 +153,25 @@ class Walk<T>::Passage {
 
   Linearized<T>& linearized(int64_t slot) { return linearized_[static_cast<size_t>(slot)]; }
 
-  void linearize(int64_t n, int64_t l, int64_t slot) {
-    const int64_t r = n / stack_.examples, b = n % stack_.examples, layer = first_ + l;
-    const stack::Unit unit{0, r, b / stack::kGroup<T>, 1};
-    table_.linearize(eq_, stack_.layer(stack_.set_of[r], layer, layer + 1), tape_of(stack_, tape_, unit, layer),
-                     state_of(stack_, tape_.states, unit, layer), static_cast<int>(b % stack::kGroup<T>),
-                     walk_.orders_ || at_start(l) ? Request::whole : Request::least,
-                     memory_.get() + slot * memory_size_, &linearized(slot));
+  // False where the example is lost by the end of the block.
+  bool linearize(int64_t n, int64_t l, int64_t slot) {
+    const Example<T> example(stack_, tape_, n);
+    if (walk_.lost(n) || example.is_lost(first_ + l + 1)) {
+      lose(n, l);
+      return false;
+    }
+    example.linearize(table_, first_ + l, walk_.orders_ || at_start(l) ? Request::whole : Request::least,
+                      memory_.get() + slot * memory_size_, &linearized(slot));
+    return true;
+  }
+
+  void lose(int64_t n, int64_t l) {
+    const T nan = std::numeric_limits<T>::quiet_NaN();
+    if (!walk_.lost(n)) std::fill_n(walk_.rows(n, 0).data, walk_.parts_ * walk_.size_, nan);
+    walk_.lost_[static_cast<size_t>(n)] = 1;
+    if (!walk_.orders_) return;
+    const auto index = static_cast<size_t>(squares_at_ + l * walk_.count_ + n);
+    walk_.branch_squares_[index] = walk_.post_squares_[index] = std::nan("");
   }
 
   void form(int64_t l, int64_t slot, int64_t from, int64_t to) {
@@ -226,7 +240,8 @@ Walk<T>::Walk(Target target, int64_t width, int64_t count, int64_t parts, bool o
       row_(table_.row_size(width)),
       size_(width * row_),
       data_(count * parts * size_),
-      exponents_(static_cast<size_t>(count)) {
+      exponents_(static_cast<size_t>(count)),
+      lost_(static_cast<size_t>(count)) {
   std::fill_n(data_.get(), count * parts * size_, T(0));
   for (int64_t n = 0; n < count; ++n)
     for (int64_t k = 0; k < width; ++k) rows(n, 0).data[k * row_ + k] = 1;

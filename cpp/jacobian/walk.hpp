@@ -10,7 +10,7 @@
 
 namespace depthgauge::jacobian {
 
-// Example b of replicate r is number r * examples + b.  Its Jacobian is 2^exponent times the transpose of what is kept,
+// Examples are numbered as by `Example`.  A Jacobian is 2^exponent times the transpose of what is kept,
 // and is kept as one part, or with orders as the parts of the paths through 0, 1, ... branches.
 template <class T>
 class Walk {
@@ -39,6 +39,8 @@ class Walk {
     return {data_.get() + (example * parts_ + part) * size_, row_, stack::kGroup<T>};
   }
 
+  bool lost(int64_t example) const { return lost_[static_cast<size_t>(example)] != 0; }
+
   Target target_;
   Kernels<T> table_;
   int64_t width_, count_, parts_;
@@ -46,6 +48,7 @@ class Walk {
   int64_t row_, size_, passed_ = 0;
   Buffer<T> data_;
   std::vector<int64_t> exponents_;
+  std::vector<char> lost_;  // whether an example had a NaN in a state; its Jacobian is NaN then
   std::vector<double> branch_squares_, post_squares_;
 };
 

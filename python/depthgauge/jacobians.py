@@ -54,7 +54,8 @@ def jacobian(
     """Compute the Jacobian of a stack at each example.
 
     Element (i, j) is the derivative of feature i of the state by feature j of the input.  All d tangents are carried
-    forward together, block after block, and only the latest Jacobian is kept.
+    forward together, block after block, and only the latest Jacobian is kept.  Once there is a NaN in the state of an
+    example, its Jacobian is NaN, dead units or not.
 
     Parameters
     ----------

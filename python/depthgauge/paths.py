@@ -30,7 +30,8 @@ class PathNorms(Result):
     Attributes
     ----------
     norms : ndarray, shape (R, K+1, B)
-        Frobenius norms of T_0 ... T_K, where T_k sums the paths through exactly k branches.
+        Frobenius norms of T_0 ... T_K, where T_k sums the paths through exactly k branches.  What is beyond the dtype's
+        range below the largest of an example reads 0.
     effective_rank : ndarray, shape (R, K+1, B), or None
         Effective ranks of the same, as of `Spread`.
     reconstruction_error : ndarray, shape (R, B)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -136,7 +136,7 @@ def rank_profile(
 
 
 def rank_grid(
-    blocks: Sequence[Block],
+    blocks: Iterable[Block],
     weights: AnyWeights,
     x: npt.ArrayLike,
     *,
@@ -151,7 +151,7 @@ def rank_grid(
 
     Parameters
     ----------
-    blocks : sequence of Block
+    blocks : iterable of Block
         K blocks of the same kind of branch; they may differ in everything else.
     weights, x, depths, backend, threads
         As for `rank_profile`.
@@ -251,7 +251,7 @@ def _fill_graded(spread: Spread, graded: npt.NDArray[np.bool_], begin: Start, de
 
 
 def _blocks(blocks: object) -> tuple[Block, ...]:
-    if isinstance(blocks, Block) or not isinstance(blocks, Sequence):
+    if isinstance(blocks, Block) or not isinstance(blocks, Iterable):
         raise TypeError(f"blocks must be a sequence of Block; got {type(blocks).__name__}")
     return tuple(_arguments.instance(f"blocks[{index}]", block, Block) for index, block in enumerate(blocks))
 

@@ -112,7 +112,7 @@ class JacobianWalk(Protocol):
     A Jacobian is kept in P parts: itself alone, or with a `max_order` K those of its K + 1 first path orders, where
     part k sums the paths through exactly k branches.  With post' the derivative of the post norm and J that of the
     branch r, a block takes part k to ``post' (skip_scale part_k + branch_scale J part_(k-1))``; before the first block
-    part 0 is the identity, and the others are zero.
+    part 0 is the identity, and the others are zero.  From a state with a NaN on, the Jacobian of that example is NaN.
     """
 
     def enter(self, stack: Stack) -> None:

@@ -33,6 +33,9 @@ class _States:
 
     def __init__(self, h: Array) -> None:
         self.h = h  # (R, B, d)
+        # Whether there was a NaN in a state.  Dead units pass nothing on, not even that, so that from there on
+        # derivatives say nothing.
+        self.lost = np.zeros(h.shape[:2], np.bool_)
 
     def enter(self, stack: Stack) -> None:
         self._stack, self._index = stack, 0
@@ -42,6 +45,7 @@ class _States:
         layer = Layer(self._stack, self._index)
         passage = layer.forward(self.h)
         self.h, self._index = passage.next, self._index + 1
+        self.lost |= np.any(np.isnan(self.h), axis=-1)
         return layer, passage
 
 
@@ -75,6 +79,7 @@ class JacobianWalk:
                 self._measure(layer, at)
             else:
                 self._parts = layer.jvp(at, self._parts)
+            self._parts[:, :, self._states.lost] = np.nan
             self._rescale()
 
     def jacobians(self) -> tuple[Array, Indices]:
@@ -99,7 +104,9 @@ class JacobianWalk:
 
     def _measure(self, layer: Layer, at: Passage) -> None:
         through_branch, through_post = layer.branch_jvp(at, self._unit), layer.post_jvp(at, self._unit)
-        self._squares.append((_mean_square(through_branch), _mean_square(through_post)))
+        lost = self._states.lost.flatten()
+        branch, post = (np.where(lost, np.nan, _mean_square(images)) for images in (through_branch, through_post))
+        self._squares.append((branch, post))
 
     def _rescale(self) -> None:
         largest = np.max(np.abs(self._parts), axis=(0, 1, 4), initial=0)
@@ -128,6 +135,7 @@ class GradedWalk:
         """Pass so many blocks."""
         for _ in range(blocks):
             layer, at = self._states.step()
+            self._known &= ~self._states.lost.flatten()
             if layer.skip_scale:
                 self._multiply(_matrices(layer.jvp(at, self._unit)))
             else:
