@@ -15,6 +15,8 @@ namespace {
 
 // Rows a piece of work where threads share examples: what the products take at a time.
 constexpr int64_t kShare = 48;
+// Multiply-adds of a block, half its products, from which on sharing it is worth its overhead.
+constexpr int64_t kWorthSharing = 500000;
 // Rows of one example between looks at whether to stop, in whole blocks of the products.
 constexpr int64_t kPortion = 96;
 
@@ -81,8 +83,10 @@ class Walk<T>::Passage {
         first_(first),
         blocks_(blocks),
         resources_(resources),
-        shared_(walk.count_ % resources.threads != 0 && walk.count_ < 4 * resources.threads),
-        slots_(shared_ ? walk.count_ : std::min<int64_t>(walk.count_, resources.threads)),
+        alone_(eq_.width * eq_.width * eq_.hidden < kWorthSharing
+                   ? walk.count_
+                   : walk.count_ / resources.threads * resources.threads),
+        slots_(std::max(std::min<int64_t>(alone_, resources.threads), walk.count_ - alone_)),
         memory_size_(table_.memory(eq_)),
         scratch_size_(table_.scratch(eq_)),
         memory_(slots_ * memory_size_),
@@ -96,17 +100,15 @@ class Walk<T>::Passage {
   }
 
   void run() {
-    if (shared_)
-      together();
-    else
-      one_each();
+    one_each();
+    together();
     walk_.passed_ += blocks_;
   }
 
  private:
-  // Each example goes all the way by itself.
+  // As many examples as divide among the threads go all the way by themselves.
   void one_each() {
-    parallel(resources_.threads, walk_.count_, [&](int64_t n, int worker) {
+    parallel(resources_.threads, alone_, [&](int64_t n, int worker) {
       for (int64_t l = 0; l < blocks_ && !resources_.stop(); ++l) {
         if (!linearize(n, l, worker)) continue;
         // In portions, for one block of a wide stack can take seconds.
@@ -123,27 +125,28 @@ class Walk<T>::Passage {
     });
   }
 
-  // All threads share the rows of each block.
+  // Of those that are left all threads share the rows of each block.
   void together() {
-    const int64_t shares = (eq_.width + kShare - 1) / kShare;
-    std::vector<T> tops(static_cast<size_t>(walk_.count_ * shares));
-    for (int64_t l = 0; l < blocks_ && !resources_.stop(); ++l) {
-      parallel(resources_.threads, walk_.count_, [&](int64_t n, int) { linearize(n, l, n); });
+    const int64_t rest = walk_.count_ - alone_, shares = (eq_.width + kShare - 1) / kShare;
+    std::vector<T> tops(static_cast<size_t>(rest * shares));
+    for (int64_t l = 0; l < blocks_ && rest > 0 && !resources_.stop(); ++l) {
+      parallel(resources_.threads, rest, [&](int64_t slot, int) { linearize(alone_ + slot, l, slot); });
       const auto each_share = [&](auto&& task) {
-        parallel(resources_.threads, walk_.count_ * shares, [&](int64_t i, int worker) {
-          const int64_t from = i % shares * kShare;
-          if (!walk_.lost(i / shares) && !resources_.stop()) task(i, worker, from, std::min(from + kShare, eq_.width));
+        parallel(resources_.threads, rest * shares, [&](int64_t i, int worker) {
+          const int64_t slot = i / shares, from = i % shares * kShare;
+          if (!walk_.lost(alone_ + slot) && !resources_.stop())
+            task(i, slot, worker, from, std::min(from + kShare, eq_.width));
         });
       };
-      each_share([&](int64_t i, int, int64_t from, int64_t to) { form(l, i / shares, from, to); });
-      each_share([&](int64_t i, int worker, int64_t from, int64_t to) {
-        tops[static_cast<size_t>(i)] = pass(i / shares, l, i / shares, worker, from, to);
+      each_share([&](int64_t, int64_t slot, int, int64_t from, int64_t to) { form(l, slot, from, to); });
+      each_share([&](int64_t i, int64_t slot, int worker, int64_t from, int64_t to) {
+        tops[static_cast<size_t>(i)] = pass(alone_ + slot, l, slot, worker, from, to);
       });
       if (resources_.stop()) return;
-      parallel(resources_.threads, walk_.count_, [&](int64_t n, int) {
-        if (walk_.lost(n)) return;
-        const auto from = tops.begin() + n * shares;
-        finish(n, l, n, shares ? *std::max_element(from, from + shares) : T(0));
+      parallel(resources_.threads, rest, [&](int64_t slot, int) {
+        if (walk_.lost(alone_ + slot)) return;
+        const auto from = tops.begin() + slot * shares;
+        finish(alone_ + slot, l, slot, shares ? *std::max_element(from, from + shares) : T(0));
       });
     }
   }
@@ -222,8 +225,7 @@ class Walk<T>::Passage {
   const stack::Equation& eq_;
   int64_t first_, blocks_;
   const Resources& resources_;
-  bool shared_;
-  int64_t slots_, memory_size_, scratch_size_;
+  int64_t alone_, slots_, memory_size_, scratch_size_;
   Buffer<T> memory_, scratch_;
   std::vector<Linearized<T>> linearized_;
   int64_t squares_at_;
