@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "common/kernel_tables.hpp"
 #include "stack/kernels.hpp"
 
 namespace depthgauge::jacobian {
@@ -86,14 +87,6 @@ struct Kernels {
   void (*scale)(const stack::Equation&, const Pieces<T>& rows, int64_t first, int64_t last, int exponent);
 };
 
-#define DG_DECLARE_TARGET(target)          \
-  namespace target {                       \
-  void get_kernels(Kernels<float>* out);   \
-  void get_kernels(Kernels<double>* out);  \
-  }
-DG_DECLARE_TARGET(baseline)
-DG_DECLARE_TARGET(v3)
-DG_DECLARE_TARGET(v4)
-#undef DG_DECLARE_TARGET
+DG_DECLARE_TABLES(Kernels)
 
 }  // namespace depthgauge::jacobian

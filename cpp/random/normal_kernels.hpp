@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "common/kernel_tables.hpp"
+
 namespace depthgauge::random {
 
 // Which numbers: Philox's key, and the words of its counter that stay the same over a sequence.
@@ -23,14 +25,6 @@ struct Kernels {
   void (*normals)(const Sequence& sequence, int64_t line, int64_t count, T deviation, T* out);
 };
 
-#define DG_DECLARE_TARGET(target)         \
-  namespace target {                      \
-  void get_kernels(Kernels<float>* out);  \
-  void get_kernels(Kernels<double>* out); \
-  }
-DG_DECLARE_TARGET(baseline)
-DG_DECLARE_TARGET(v3)
-DG_DECLARE_TARGET(v4)
-#undef DG_DECLARE_TARGET
+DG_DECLARE_TABLES(Kernels)
 
 }  // namespace depthgauge::random

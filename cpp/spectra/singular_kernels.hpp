@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "common/kernel_tables.hpp"
+
 namespace depthgauge::spectra {
 
 // One, two or this many vectors of lanes go through one call of `dqds`: so many hide the latency of a division.
@@ -66,14 +68,6 @@ struct Kernels {
   void (*dqds)(T* q, const T* e, int64_t n, int vectors, bool* converged, T* scratch);
 };
 
-#define DG_DECLARE_TARGET(target)          \
-  namespace target {                       \
-  void get_kernels(Kernels<float>* out);   \
-  void get_kernels(Kernels<double>* out);  \
-  }
-DG_DECLARE_TARGET(baseline)
-DG_DECLARE_TARGET(v3)
-DG_DECLARE_TARGET(v4)
-#undef DG_DECLARE_TARGET
+DG_DECLARE_TABLES(Kernels)
 
 }  // namespace depthgauge::spectra

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "common/kernel_tables.hpp"
 #include "common/stop.hpp"
 
 namespace depthgauge::stack {
@@ -183,15 +184,6 @@ struct Kernels {
   double (*peak)(int64_t steps);
 };
 
-// One strong symbol for each instruction set and precision.
-#define DG_DECLARE_TARGET(target)          \
-  namespace target {                       \
-  void get_kernels(Kernels<float>* out);   \
-  void get_kernels(Kernels<double>* out);  \
-  }
-DG_DECLARE_TARGET(baseline)
-DG_DECLARE_TARGET(v3)
-DG_DECLARE_TARGET(v4)
-#undef DG_DECLARE_TARGET
+DG_DECLARE_TABLES(Kernels)
 
 }  // namespace depthgauge::stack
