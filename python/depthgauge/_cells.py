@@ -29,6 +29,11 @@ class Variable(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def own_dims(self) -> tuple[str, ...]:
+        """The dims beside those of the grid; named after the variable where they were not declared."""
+        return self.dims if self.dims is not None else tuple(f"{self.name}_{i}" for i in range(len(self.shape)))
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -56,7 +61,7 @@ def run_cell(
         with _share_of_threads(threads):
             result = function(**point, seed=seed)
         layout, data = encode(result, tuple(point))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Without this frame, which tells the user nothing.
         inner = error.__traceback__ and error.__traceback__.tb_next
         text = "".join(traceback.format_exception(type(error), error, inner))
@@ -102,7 +107,7 @@ def encode(result: object, axes: Sequence[str]) -> tuple[str, bytes]:
     lengths: dict[str, int] = {}
     for name, value in result.items():
         variable, array = _variable(name, value, axes)
-        for dim, length in zip(variable.dims or (), variable.shape, strict=False):
+        for dim, length in zip(variable.own_dims, variable.shape, strict=True):
             if lengths.setdefault(dim, length) != length:
                 raise ValueError(f"{name!r} has length {length} along {dim!r}, another result {lengths[dim]}")
         np.lib.format.write_array(data, array, allow_pickle=False)
@@ -119,11 +124,12 @@ def _variable(name: object, value: object, axes: Sequence[str]) -> tuple[Variabl
     if name in axes or name in RESERVED:
         raise ValueError(f"a result cannot be named {name!r}: an axis of the grid, or the sweep itself, has that name")
     dims: tuple[str, ...] | None = None
-    match value:
-        case (str() as dim, content):
-            dims, value = (dim,), content
-        case (tuple() | list() as several, content) if isinstance(value, tuple) and _all_strings(several):
-            dims, value = tuple(map(str, several)), content
+    if isinstance(value, tuple) and len(value) == 2:
+        first = (value[0],) if isinstance(value[0], str) else value[0]
+        if isinstance(first, tuple | list) and all(isinstance(dim, str) for dim in first):
+            dims, value = tuple(first), value[1]
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name!r} is a masked array; return array.filled(np.nan)")
     array: Array = np.asarray(value)
     if array.dtype.kind not in "biufcU":
         raise TypeError(f"{name!r} must hold numbers, bools or strings; got dtype {array.dtype} from {value!r:.200}")
@@ -137,10 +143,6 @@ def _variable(name: object, value: object, axes: Sequence[str]) -> tuple[Variabl
             if dim in axes or dim in RESERVED:
                 raise ValueError(f"{name!r} declares the dimension {dim!r}, which is an axis of the sweep already")
     return Variable(name, dims, array.dtype.str, array.shape), array
-
-
-def _all_strings(values: Sequence[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 def read_layout(text: str) -> list[Variable]:

@@ -90,14 +90,16 @@ class Layouts:
     def arrays(self) -> dict[str, tuple[tuple[str, ...], Array]]:
         """Return, for every variable, its dims and an array with room for all cells, gaps filled."""
         arrays = {}
-        for name, dims, dtype, shape in self._first[1] if self._first else ():
-            own = tuple(f"{name}_{axis}" for axis in range(len(shape))) if dims is None else dims
-            sizes = shape if dims is None else tuple(self.lengths[dim] for dim in dims)
+        for variable in self._first[1] if self._first else ():
+            declared = variable.dims or ()
+            sizes = variable.shape if variable.dims is None else tuple(self.lengths[dim] for dim in declared)
             gaps = self.results < math.prod(self._dims.values()) or any(
-                self._shortest[dim] < self.lengths[dim] for dim in dims or ()
+                self._shortest[dim] < self.lengths[dim] for dim in declared
             )
-            whole = (*self._dims.values(), *sizes)
-            arrays[name] = (*self._dims, *own), _blank(whole, np.dtype(dtype), self._itemsizes[name], gaps)
+            blank = _blank(
+                (*self._dims.values(), *sizes), np.dtype(variable.dtype), self._itemsizes[variable.name], gaps
+            )
+            arrays[variable.name] = (*self._dims, *variable.own_dims), blank
         return arrays
 
 

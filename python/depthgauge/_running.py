@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from typing import Any
 
 from depthgauge import _arguments
@@ -29,7 +29,7 @@ def checked_executor(executor: object) -> Executor | None:
 
 def outcomes(
     function: Function, cells: Sequence[Cell], executor: Executor | None, keep: Keep
-) -> Iterator[tuple[Cell, Outcome]]:
+) -> Generator[tuple[Cell, Outcome]]:
     """Run the cells; keep the outcome of each as it arrives, and yield it then.
 
     Whatever ends this before its time, cells that wait are cancelled, and those that have finished are kept.
@@ -82,7 +82,7 @@ def _outcome(future: Future[Outcome], function: Function, cell: Cell) -> Outcome
     """Return what came of a cell; an error here is the executor's, for the function's own are outcomes."""
     try:
         return future.result()
-    except (Exception, CancelledError) as error:
+    except Exception as error:
         raise _explained(error, function, cell) from error
 
 

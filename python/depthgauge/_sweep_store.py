@@ -126,7 +126,7 @@ class Store:
         """Raise ValueError unless the file is a store of this schema; make it one if it is new and to be written."""
         (application,) = self._database.execute("PRAGMA application_id").fetchone()
         (schema,) = self._database.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        (tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if (application, schema, tables) == (0, 0, 0):
             if not write:
                 raise ValueError(f"{self} is empty; no sweep has written to it")
@@ -176,10 +176,11 @@ class Store:
 
     def begin(self, name: str, version: str, grid: str, environment: str) -> int:
         """Commit that a run begins; return its number."""
-        statement = "INSERT INTO runs (name, version, grid, environment) VALUES (?, ?, ?, ?) RETURNING id"
+        statement = "INSERT INTO runs (name, version, grid, environment) VALUES (?, ?, ?, ?)"
         with self._explained():
-            ((run,),) = self._database.execute(statement, (name, version, grid, environment)).fetchall()
-        return int(run)
+            run = self._database.execute(statement, (name, version, grid, environment)).lastrowid
+        assert run is not None
+        return run
 
     def finished(self, name: str, version: str) -> Iterator[tuple[str, int, str]]:
         """Yield parameters, seed and layout of the cells that have a result."""
@@ -205,7 +206,7 @@ class Store:
         statement = """
             INSERT INTO cells (name, version, parameters, seed, run, seconds, error, layout, data, checksum)
             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-            ON CONFLICT DO UPDATE SET
+            ON CONFLICT (name, version, parameters, seed) DO UPDATE SET
                 run = excluded.run, seconds = excluded.seconds, error = excluded.error,
                 layout = excluded.layout, data = excluded.data, checksum = excluded.checksum
             WHERE error <> ''"""
@@ -289,7 +290,11 @@ class _WriterLock:
 
     def _locked(self) -> int:
         while True:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                message = f"the store cannot be written, nor a lock beside it: {error.strerror}"
+                raise OSError(error.errno, message, str(self._store)) from None
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # The holder before may have removed the file between our opening and locking it.

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from depthgauge import _arguments
@@ -115,7 +115,7 @@ def sweep(
     >>> import depthgauge as dg
     >>> def growth(depth, seed):
     ...     block = dg.Block()
-    ...     x = dg.normal((8, 16), seed=seed)
+    ...     x = dg.normal(seed, (8, 16))
     ...     forward = dg.forward(block, dg.GeneratedWeights(block, depth, 16, seed=seed), x)
     ...     return {"rms": ("layer", forward.rms)}
     >>> dict(dg.sweep(growth, {"depth": [2, 4]}, seeds=3).sizes)
@@ -145,8 +145,11 @@ def sweep(
             cells.put(run, name, version, cell.parameters, cell.seed, outcome)
 
         try:
-            with _bar(progress, name, len(index), len(done)) as bar:
-                for cell, outcome in outcomes(function, pending, executor, keep):
+            with (
+                closing(outcomes(function, pending, executor, keep)) as arriving,
+                _bar(progress, name, len(index), len(done)) as bar,
+            ):
+                for cell, outcome in arriving:
                     bar.update()
                     if not outcome.error:
                         layouts.add(cell, outcome.layout)
@@ -215,22 +218,23 @@ def read_store(
     require("xarray")
     if not paths:
         raise TypeError("read_store takes at least one path")
-    name, version = _chosen(paths, name, version)
     labels = checked_coords(coords)
     grids: list[Grid] = []
-    rows: dict[tuple[str, int], tuple[Row, str, Path]] = {}
-    for path in paths:
-        with Store(path, write=False) as cells:
-            runs = cells.runs(name, version)
+    rows: dict[tuple[str, int], tuple[Row, str, Store]] = {}
+    with ExitStack() as stack:
+        stores = [stack.enter_context(Store(path, write=False)) for path in paths]
+        name, version = _chosen(stores, name, version)
+        for store in stores:
+            runs = store.runs(name, version)
             grids += [Grid.from_json(run.grid) for run in runs]
             environments = {run.id: run.environment for run in runs}
-            for row in cells.rows(name, version):
+            for row in store.rows(name, version):
                 known = rows.get(row.key)
                 if known is None or known[0].outcome.error:
-                    rows[row.key] = row, environments[row.run], path
+                    rows[row.key] = row, environments[row.run], store
                 elif not row.outcome.error and not row.outcome.same_result(known[0].outcome):
                     raise ValueError(
-                        f"the stores {known[2]} and {path} have different results for the cell "
+                        f"{known[2]} and {store} have different results for the cell "
                         f"{row.parameters}, seed {row.seed}; read them one by one"
                     )
     if any(grid.axes.keys() != grids[0].axes.keys() for grid in grids):
@@ -281,12 +285,9 @@ def _identity(function: Callable[..., Any], name: str | None, version: str, stor
     return name, version
 
 
-def _chosen(paths: Iterable[Path], name: str | None, version: str | None) -> tuple[str, str]:
+def _chosen(stores: Iterable[Store], name: str | None, version: str | None) -> tuple[str, str]:
     """Return name and version of the one function in the stores that fits what was asked for."""
-    there: dict[tuple[str, str], None] = {}
-    for path in paths:
-        with Store(path, write=False) as cells:
-            there |= dict.fromkeys(cells.names())
+    there = dict.fromkeys(pair for store in stores for pair in store.names())
     fitting = [pair for pair in there if name in (None, pair[0]) and version in (None, pair[1])]
     if len(fitting) == 1:
         return fitting[0]
