@@ -80,19 +80,17 @@ def test_the_function_gets_plain_values() -> None:
         return {"y": 0}
 
     block = dg.Block(branch_scale=[0.5, 1.0])
-    dg.sweep(
-        record,
-        {
-            "n": np.array([4]),
-            "x": np.array([0.1], np.float32),
-            "shape": [[1, [2, 3]]],
-            "block": [block],
-            "options": [{"a": [1]}],
-            "none": [None],
-            "flag": np.array([True]),
-            "word": np.array(["w"]),
-        },
-    )
+    grid: dict[str, Any] = {
+        "n": np.array([4]),
+        "x": np.array([0.1], np.float32),
+        "shape": [[1, [2, 3]]],
+        "block": [block],
+        "options": [{"a": [1]}],
+        "none": [None],
+        "flag": np.array([True]),
+        "word": np.array(["w"]),
+    }
+    dg.sweep(record, grid)
     (point,) = got
     expected = {
         "n": 4,
@@ -132,10 +130,10 @@ def test_floats_have_one_text_only_if_they_have_one_value(one: float, other: flo
 
 
 def test_numbers_of_any_kind_have_one_text_an_int_and_a_float_two() -> None:
-    for four in (4, np.int64(4), np.uint8(4), np.array(4)):
-        assert _canonical.to_text(_canonical.plain("x", four)) == "4"
-    for four in (4.0, np.float32(4), np.float64(4)):
-        assert _canonical.to_text(_canonical.plain("x", four)) == "4.0"
+    ints = [4, np.int64(4), np.uint8(4), np.array(4)]
+    floats = [4.0, np.float32(4), np.float64(4)]
+    assert {_canonical.to_text(_canonical.plain("x", four)) for four in ints} == {"4"}
+    assert {_canonical.to_text(_canonical.plain("x", four)) for four in floats} == {"4.0"}
     assert _canonical.to_text(True) == "true"
 
 
@@ -319,7 +317,7 @@ def plain(x: int, seed: int) -> dict[str, Any]:
     ],
 )
 def test_arguments_are_refused_by_name(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    arguments = {"function": plain, "grid": {"x": [0, 1]}} | change
+    arguments: dict[str, Any] = {"function": plain, "grid": {"x": [0, 1]}} | change
     with pytest.raises(error, match=message):
         dg.sweep(**arguments)
 

@@ -40,13 +40,13 @@ def outcomes(
             keep(cell, outcome)
             yield cell, outcome
         return
-    workers = _local_workers(executor)
+    workers = _pool_size(executor)
     threads = workers and max(1, _arguments.available_threads() // workers)
     waiting = iter(cells)
     flying: dict[Future[Outcome], Cell] = {}
     try:
         while True:
-            room = IN_FLIGHT_A_WORKER * (workers or _remote_workers(executor)) - len(flying)
+            room = IN_FLIGHT_A_WORKER * (workers or _cluster_size(executor)) - len(flying)
             for cell in itertools.islice(waiting, max(0, room)):
                 flying[_submitted(executor, function, cell, threads)] = cell
             if not flying:
@@ -101,16 +101,15 @@ def _explained(error: BaseException, function: Function, cell: Cell) -> Exceptio
     )
 
 
-def _local_workers(executor: Executor) -> int | None:
-    """Return the number of workers of a pool on this machine; None where the executor is no such pool."""
+def _pool_size(executor: Executor) -> int | None:
+    """Return the number of workers where the executor tells it, as pools and mpi4py's do."""
     workers = getattr(executor, "_max_workers", None)
     return workers if isinstance(workers, int) and workers > 0 else None
 
 
-def _remote_workers(executor: Executor) -> int:
-    """Return how many cells an executor of workers elsewhere runs at a time, as far as it tells; it may change."""
-    client = getattr(executor, "_client", None)  # Dask's
-    if client is not None:
-        return max(1, int(sum(client.nthreads().values())))
-    workers = getattr(executor, "num_workers", None)  # mpi4py's
-    return workers if isinstance(workers, int) and workers > 0 else _arguments.available_threads()
+def _cluster_size(executor: Executor) -> int:
+    """Return how many cells run at a time on an executor that is no pool; of Dask's, which may grow, as of now."""
+    client = getattr(executor, "_client", None)
+    if client is None:
+        return _arguments.available_threads()
+    return max(1, int(sum(client.nthreads().values())))

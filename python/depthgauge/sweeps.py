@@ -66,8 +66,8 @@ def sweep(
     executor : concurrent.futures.Executor, optional
         Where the cells run: a pool of threads or processes, Dask's ``Client.get_executor()``, mpi4py's
         ``MPIPoolExecutor``.  Default: here, one after the other.  The results have the same bits.  It is not shut down.
-        While a cell runs, ``DEPTHGAUGE_NUM_THREADS`` is its worker's share of this machine's threads; where the
-        executor does not tell its number of workers on this machine (Dask, MPI) it is 1, unless it is set there.
+        While a cell runs, ``DEPTHGAUGE_NUM_THREADS`` is its worker's share of the threads that this process may use;
+        where the executor does not tell its number of workers, as Dask's does not, it is what it was, or 1.
     store : path, optional
         An SQLite file, made where there is none.  It may hold several functions.  One sweep writes to it at a time;
         others may read it meanwhile.
