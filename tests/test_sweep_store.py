@@ -379,10 +379,10 @@ def test_a_store_reads_as_its_sweep(store: Path) -> None:
     def cell(block: dg.Block, depth: int, note: str | None, seed: int) -> dict[str, Any]:
         return {"y": len(block.formula()) + depth, "z": ("layer", np.arange(depth, dtype=np.float32))}
 
-    grid: dict[str, Any] = {"block": blocks, "depth": [4, 2], "note": [None, "a"]}
+    grid = {"block": blocks, "depth": [4, 2], "note": [None, "a"]}
     result = dg.sweep(cell, grid, seeds=[5, 1], store=store)
     assert dg.read_store(store).identical(result)
-    labels: dict[str, list[Any]] = {"block": ["post", "pre"], "layer": [10, 20, 30, 40]}
+    labels = {"block": ["post", "pre"], "layer": [10, 20, 30, 40]}
     assert dg.read_store(store, coords=labels).identical(dg.sweep(cell, grid, seeds=[5, 1], store=store, coords=labels))
 
 

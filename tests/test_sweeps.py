@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from interrupts import needs_signals, output_after_control_c
 
 import depthgauge as dg
-from depthgauge import _canonical, _grids
+from depthgauge import _canonical, _cells, _grids
 
 TESTS = Path(__file__).parent
 
@@ -80,7 +80,7 @@ def test_the_function_gets_plain_values() -> None:
         return {"y": 0}
 
     block = dg.Block(branch_scale=[0.5, 1.0])
-    grid: dict[str, Any] = {
+    grid = {
         "n": np.array([4]),
         "x": np.array([0.1], np.float32),
         "shape": [[1, [2, 3]]],
@@ -165,6 +165,7 @@ def test_the_order_of_axes_is_no_part_of_a_cell() -> None:
         ([3, "3"], ["3", '"3"']),
         ([(1, 2), (3,)], ["(1, 2)", "(3,)"]),
         ([2**80], [str(2**80)]),
+        ([-1, 2**63], ["-1", str(2**63)]),
         ([dg.Block()], [dg.Block().formula()]),
     ],
 )
@@ -257,6 +258,24 @@ def test_results_that_cannot_be_kept_fail_their_cell(result: Any, message: str) 
     with pytest.warns(RuntimeWarning, match=f"1 of 1 cells .*{message}"):
         dataset = dg.sweep(lambda x, seed: result, {"x": [1]})
     assert not dataset.data_vars
+
+
+def test_a_result_too_large_for_a_row_fails_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cells, "LARGEST", 1000)
+    with pytest.warns(RuntimeWarning, match="1 of 2 cells .* the result has 1128 bytes; a cell holds 1000"):
+        result = dg.sweep(lambda n, seed: {"y": ("i", np.ones(n))}, {"n": [100, 125]})
+    assert result["y"].sel(n=100).sum() == 100
+
+
+@pytest.mark.parametrize("leave", [sys.exit, lambda: 1 / 0, lambda: Path("\udcff").read_text()])
+def test_a_cell_may_end_in_any_way(leave: Callable[[], Any]) -> None:
+    def leaves(seed: int) -> dict[str, Any]:
+        leave()
+        return {"y": seed}
+
+    with pytest.warns(RuntimeWarning, match="2 of 2 cells of leaves failed"):
+        result = dg.sweep(leaves, {}, seeds=2)
+    assert result.attrs["failed"] == 2
 
 
 @pytest.mark.parametrize(

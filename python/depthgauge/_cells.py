@@ -18,6 +18,8 @@ import numpy as np
 from depthgauge._arrays import Array
 
 THREADS = "DEPTHGAUGE_NUM_THREADS"
+# SQLite keeps no more than 10^9 bytes in a row, unless it was built to.
+LARGEST = 10**9 - 10**6
 RESERVED = ("seed", "cell_seconds", "cell_error")
 
 
@@ -55,7 +57,7 @@ class Outcome:
 def run_cell(
     function: Callable[..., Mapping[str, Any]], point: Mapping[str, Any], seed: int, threads: int | None
 ) -> Outcome:
-    """Call the function once, with its share of threads; an error is an outcome as well."""
+    """Call the function once, with its share of threads; its errors are outcomes as well."""
     start = time.perf_counter()
     try:
         with _share_of_threads(threads):
@@ -65,6 +67,7 @@ def run_cell(
         # Without this frame, which tells the user nothing.
         inner = error.__traceback__ and error.__traceback__.tb_next
         text = "".join(traceback.format_exception(type(error), error, inner))
+        text = text.encode(errors="backslashreplace").decode()  # half characters, as file names may have, are no text
         return Outcome(time.perf_counter() - start, error=text)
     return Outcome(time.perf_counter() - start, layout, data)
 
@@ -112,6 +115,8 @@ def encode(result: object, axes: Sequence[str]) -> tuple[str, bytes]:
                 raise ValueError(f"{name!r} has length {length} along {dim!r}, another result {lengths[dim]}")
         np.lib.format.write_array(data, array, allow_pickle=False)
         variables.append(variable)
+    if data.tell() > LARGEST:
+        raise ValueError(f"the result has {data.tell()} bytes; a cell holds {LARGEST}. Return what is to be looked at")
     for variable in variables:
         if variable.name in lengths:
             raise ValueError(f"{variable.name!r} is the name of a result and of a dimension")

@@ -74,7 +74,7 @@ class Grid:
         kinds = {type(value) for value in values}
         if kinds in ({str}, {bool}, {int}, {float}):
             labels = np.array(values)
-            if labels.dtype != object:
+            if kinds != {int} or labels.dtype.kind in "iu":  # larger ints would be rounded
                 return labels
         texts = [value.formula() if isinstance(value, Block) else str(value) for value in values]
         return np.array(texts if len(set(texts)) == len(texts) else [_canonical.to_text(value) for value in values])

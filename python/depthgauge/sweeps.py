@@ -32,10 +32,10 @@ Path = str | os.PathLike[str]
 
 def sweep(
     function: Callable[..., Mapping[str, Any]],
-    grid: Mapping[str, Iterable[Any]] | Iterable[tuple[str, Iterable[Any]]],
+    grid: Mapping[str, Any] | Iterable[tuple[str, Iterable[Any]]],
     *,
     seeds: int | Iterable[int] = 1,
-    coords: Mapping[str, Sequence[Any]] | None = None,
+    coords: Mapping[str, Any] | None = None,
     executor: Executor | None = None,
     store: Path | None = None,
     name: str | None = None,
@@ -69,8 +69,8 @@ def sweep(
         While a cell runs, ``DEPTHGAUGE_NUM_THREADS`` is its worker's share of the threads that this process may use;
         where the executor does not tell its number of workers, as Dask's does not, it is what it was, or 1.
     store : path, optional
-        An SQLite file, made where there is none.  It may hold several functions.  One sweep writes to it at a time;
-        others may read it meanwhile.
+        An SQLite file, made where there is none.  It may hold several functions.  One sweep writes to it at a time and
+        holds a lock beside it, a file that ends in ``.lock``; others may read it meanwhile.
     name : str, optional
         The function's name in the store; its ``__name__`` by default.
     version : str
@@ -160,7 +160,7 @@ def sweep(
             message = f"{name}: {layouts.results} of {len(index)} cells have a result in {cells}; {kept}"
             raise KeyboardInterrupt(message) from None
 
-        environments = {run.id: run.environment for run in cells.runs(name, version)}
+        environments = {past.id: past.environment for past in cells.runs(name, version)}
         found = [
             (index[row.key], row.outcome, environments[row.run])
             for row in cells.rows(name, version)
@@ -184,7 +184,7 @@ def read_store(
     *paths: Path,
     name: str | None = None,
     version: str | None = None,
-    coords: Mapping[str, Sequence[Any]] | None = None,
+    coords: Mapping[str, Any] | None = None,
 ) -> xarray.Dataset:
     """Return what sweeps have stored, from one or several files, without the function.
 
