@@ -86,11 +86,9 @@ def _outcome(future: Future[Outcome], function: Function, cell: Cell) -> Outcome
         raise _explained(error, function, cell) from error
 
 
-def _explained(error: BaseException, function: Function, cell: Cell) -> Exception:
+def _explained(error: Exception, function: Function, cell: Cell) -> Exception:
     what = f"{type(error).__name__}: {error}"
-    try:
-        pickle.dumps(function)
-    except Exception:
+    if isinstance(error, pickle.PicklingError | AttributeError | TypeError) and not _picklable(function):
         return TypeError(
             f"the function cannot be sent to the executor's processes ({what}); "
             "define it at the top level of a module that they can import"
@@ -99,6 +97,14 @@ def _explained(error: BaseException, function: Function, cell: Cell) -> Exceptio
         f"the executor could not run the cell {cell} ({what}). A worker may have been killed, for want of memory say, "
         "or cannot import the function's module; what was stored before is kept"
     )
+
+
+def _picklable(function: Function) -> bool:
+    try:
+        pickle.dumps(function)
+    except Exception:
+        return False
+    return True
 
 
 def _pool_size(executor: Executor) -> int | None:

@@ -166,7 +166,7 @@ def sweep(
             for row in cells.rows(name, version)
             if row.key in index
         ]
-    result = _dataset(name, version, points, labels, layouts, found)
+    result = _assembled(name, version, points, labels, layouts, found)
     failures = [(cell, outcome) for cell, outcome, _ in found if outcome.error]
     if failures:
         cell, outcome = failures[0]
@@ -249,7 +249,7 @@ def read_store(
             if not row.outcome.error:
                 layouts.add(cell, row.outcome.layout)
             found.append((cell, row.outcome, environment))
-    return _dataset(name, version, points, labels, layouts, found)
+    return _assembled(name, version, points, labels, layouts, found)
 
 
 def _check_call(function: object, grid: Grid) -> None:
@@ -296,7 +296,7 @@ def _chosen(stores: Iterable[Store], name: str | None, version: str | None) -> t
     raise ValueError(f"the stores hold {listing}; {asked}")
 
 
-def _dataset(
+def _assembled(
     name: str,
     version: str,
     grid: Grid,
@@ -304,7 +304,7 @@ def _dataset(
     layouts: Layouts,
     found: Sequence[tuple[Cell, Outcome, str]],
 ) -> xarray.Dataset:
-    """Return the Dataset of the cells that were found."""
+    """Return the Dataset of the cells that were found, and say where they come from."""
     configs = [json.loads(text) for text in dict.fromkeys(environment for _, _, environment in found)]
     attributes = {
         "name": name,
