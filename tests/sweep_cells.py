@@ -33,8 +33,8 @@ def logged(log: str, run: int, milliseconds: float, x: int, seed: int) -> dict[s
 
 def calls(log: Path) -> list[tuple[int, tuple[int, int]]]:
     """Return run and cell of every call."""
-    lines = [tuple(map(int, line.split())) for line in log.read_text().splitlines()] if log.exists() else []
-    return [(run, (x, seed)) for run, x, seed in lines]
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [(int(run), (int(x), int(seed))) for run, x, seed in map(str.split, lines)]
 
 
 def odd_seeds_fail(x: int, seed: int) -> dict[str, Any]:

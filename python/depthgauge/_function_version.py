@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 from depthgauge import _canonical
@@ -22,8 +24,9 @@ def function_name(function: Callable[..., Any]) -> str:
 def source_version(function: Callable[..., Any]) -> str:
     """Return a hash of the function's source and of the values it carries along.
 
-    Those are its defaults, what it closes over, and the arguments of a partial. Globals and the functions it calls
-    are not followed.
+    Those are its defaults, what it closes over, the arguments of a partial, and of the globals that it names those that
+    are constants by their type, such as numbers and strings. Other globals, and the functions it calls, are not
+    followed.
 
     Raises
     ------
@@ -53,6 +56,10 @@ def _parts(function: Any, above: frozenset[int]) -> Iterator[str]:
         yield textwrap.dedent(inspect.getsource(function.__code__))
     except OSError:
         raise ValueError(f"the source of {function.__name__} is not available") from None
+    for name in sorted(_names(function.__code__) & function.__globals__.keys()):
+        if not name.startswith("__"):  # __name__ differs between a script and its import
+            with contextlib.suppress(TypeError):
+                yield f"{name}={_canonical.to_text(_canonical.plain(name, function.__globals__[name]))}"
     yield from _values("a default", (*(function.__defaults__ or ()), function.__kwdefaults__ or {}), above)
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -61,6 +68,11 @@ def _parts(function: Any, above: frozenset[int]) -> Iterator[str]:
             content = None
         yield variable
         yield from _values(f"the enclosed variable {variable}", (content,), above)
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the globals and attributes that a function names, those inside its comprehensions and lambdas too."""
+    return set(code.co_names).union(*(_names(const) for const in code.co_consts if isinstance(const, CodeType)))
 
 
 def _values(where: str, values: tuple[Any, ...], above: frozenset[int]) -> Iterator[str]:

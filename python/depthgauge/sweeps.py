@@ -75,8 +75,8 @@ def sweep(
         The function's name in the store; its ``__name__`` by default.
     version : str
         The function's version in the store: what is stored under another is not used.  By default a hash of its source,
-        defaults, enclosed values and arguments of a partial.  What it calls is not seen: give a new version when that
-        changes.
+        defaults, enclosed values, arguments of a partial, and the numbers, strings and `Block` constants among the
+        globals it names.  Arrays among them and functions it calls are not seen: give a version when those may change.
     on_error : {"store", "raise"}
         What an exception in a cell does: ``"store"`` keeps its traceback, goes on, and warns at the end; ``"raise"``
         stops the sweep.
