@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,21 +23,29 @@ def test_table_is_real_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert blocks("text")[0] == capsys.readouterr().out
 
 
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Runs code as a script in a folder of its own, where it may leave files."""
+
+    def run(code: str) -> None:
+        script = tmp_path / "script.py"
+        script.write_text(code, encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        exec(compile(code, str(script), "exec"), {})
+
+    return run
+
+
 @pytest.mark.parametrize("code", blocks("python"))
-def test_code_runs(code: str) -> None:
-    exec(compile(code, "README.md", "exec"), {})
+def test_code_runs(code: str, run: Callable[[str], None]) -> None:
+    run(code)
 
 
-def test_spectra_are_real_output(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = (block for block in blocks("python") if "dg.spread(" in block)
-    exec(compile(code, "README.md", "exec"), {})
-    assert blocks("text")[1] == capsys.readouterr().out
-
-
-def test_jacobians_are_real_output(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = (block for block in blocks("python") if "dg.rank_grid(" in block)
-    exec(compile(code, "README.md", "exec"), {})
-    assert blocks("text")[2] == capsys.readouterr().out
+@pytest.mark.parametrize(("call", "place"), [("dg.spread(", 1), ("dg.rank_grid(", 2), ("dg.sweep(", 3)])
+def test_output_is_real(call: str, place: int, run: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = (block for block in blocks("python") if call in block)
+    run(code)
+    assert blocks("text")[place] == capsys.readouterr().out
 
 
 def test_two_lines_from_a_fresh_clone() -> None:

@@ -1,5 +1,7 @@
 """depthgauge: what very deep residual stacks do to states, gradients and Jacobians."""
 
+from typing import TYPE_CHECKING, Any
+
 from depthgauge._build import build_config
 from depthgauge._version import __version__
 from depthgauge.backends import available_backends
@@ -44,8 +46,26 @@ __all__ = [
     "path_norms",
     "rank_grid",
     "rank_profile",
+    "read_store",
     "singular_values",
     "spread",
     "spread_ragged",
+    "sweep",
     "vjp",
 ]
+
+if TYPE_CHECKING:
+    from depthgauge.sweeps import read_store, sweep
+
+
+def __getattr__(name: str) -> Any:
+    # What needs SQLite and executors is loaded when it is first asked for.
+    if name in ("read_store", "sweep"):
+        from depthgauge import sweeps
+
+        return getattr(sweeps, name)
+    raise AttributeError(f"module 'depthgauge' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
