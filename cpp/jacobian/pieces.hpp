@@ -70,6 +70,8 @@ DG_INLINE void tile(const T* a, int64_t a_row, const T* b, int64_t inner, T* out
       for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, bv[v], acc[r][v]);
     }
   }
+  // Not known before this point: a vector of it would take a register from the loop, and put an operand on the stack.
+  asm volatile("" : "+m"(scale));
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < kVectors; ++v) {
       T* const to = out + r * out_row + v * kWidth<T>;
