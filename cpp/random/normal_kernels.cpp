@@ -39,8 +39,8 @@ DG_INLINE void store_numbers(Reals<T> numbers, int which, T* out) {
 }
 
 // Some lines of numbers, each already times `deviation`, from the block at `first` on.
-DG_INLINE void lines(const Keys& keys, const Sequence& sequence, Wide high, uint32_t first, double deviation,
-                     double* out) {
+[[maybe_unused]] DG_INLINE void lines(const Keys& keys, const Sequence& sequence, Wide high, uint32_t first,
+                                      double deviation, double* out) {
   Wide low[kSide], c[4][kSide];
   for (int i = 0; i < kSide; ++i) low[i] = splat_wide(first) + lanes(static_cast<uint32_t>(i * kWideLanes), 1);
   words(keys, sequence, high, low, c);
@@ -49,8 +49,8 @@ DG_INLINE void lines(const Keys& keys, const Sequence& sequence, Wide high, uint
   store_numbers(p.b * deviation, 1, out);
 }
 
-DG_INLINE void lines(const Keys& keys, const Sequence& sequence, Wide high, uint32_t first, float deviation,
-                     float* out) {
+[[maybe_unused]] DG_INLINE void lines(const Keys& keys, const Sequence& sequence, Wide high, uint32_t first,
+                                      float deviation, float* out) {
   Words c[4];
   for (int i = 0; i < kSide; i += 2) {
     Wide low[4], half[4][4];
