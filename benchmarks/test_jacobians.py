@@ -20,12 +20,6 @@ def block(request: pytest.FixtureRequest) -> dg.Block:
     return dg.Block(activation=request.param, pre_norm="rms", branch_scale=DEPTH**-0.5)
 
 
-@pytest.fixture(params=["float32", "float64"])
-def dtype(request: pytest.FixtureRequest) -> np.dtype[Any]:
-    found: np.dtype[Any] = np.dtype(request.param)
-    return found
-
-
 @pytest.fixture
 def weights(block: dg.Block, dtype: np.dtype[Any]) -> dg.Weights:
     return dg.initialize(block, DEPTH, WIDTH, 2 * WIDTH, init="he", rng=np.random.default_rng(0), dtype=dtype)
@@ -34,12 +28,6 @@ def weights(block: dg.Block, dtype: np.dtype[Any]) -> dg.Weights:
 @pytest.fixture
 def x(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     return np.random.default_rng(1).standard_normal((BATCH, WIDTH)).astype(dtype)
-
-
-@pytest.fixture(params=dg.available_backends())
-def backend(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
 
 
 def test_jacobian(benchmark: Any, block: dg.Block, weights: dg.Weights, x: Any, backend: str) -> None:

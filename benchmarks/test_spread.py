@@ -16,18 +16,6 @@ pytestmark = pytest.mark.benchmark(max_time=0.4, min_rounds=3)
 SIZES = ((4, 4000), (8, 1500), (16, 500), (32, 120), (33, 120), (64, 25), (128, 4), (256, 1))
 
 
-@pytest.fixture(params=["float32", "float64"])
-def dtype(request: pytest.FixtureRequest) -> np.dtype[Any]:
-    found: np.dtype[Any] = np.dtype(request.param)
-    return found
-
-
-@pytest.fixture(params=dg.available_backends())
-def backend(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 @pytest.mark.parametrize(("size", "count"), SIZES)
 def test_singular_values(benchmark: Any, size: int, count: int, dtype: np.dtype[Any], backend: str) -> None:
     a = np.random.default_rng(0).standard_normal((count, size, size)).astype(dtype)

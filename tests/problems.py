@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,19 @@ def random_problem(
     weights = random_weights(rng, block, depth, width, hidden, dtype, replicates=replicates, vectors=vectors)
     shape = (*replicates, batch, width)
     return Problem(block, weights, rng.standard_normal(shape).astype(dtype), rng.standard_normal(shape).astype(dtype))
+
+
+def empty_problems(block: dg.Block) -> Iterator[Problem]:
+    """Yield problems in which one axis or another is empty."""
+    for depth, width, hidden, batch, replicates in [
+        (0, 4, 4, 2, ()),
+        (2, 0, 0, 2, ()),
+        (2, 4, 0, 2, ()),
+        (2, 4, 5, 0, ()),
+        (2, 4, 5, 2, (0,)),
+    ]:
+        rng = np.random.default_rng(0)
+        yield random_problem(rng, block, depth, width, hidden, batch, replicates=replicates, vectors=False)
 
 
 def largest(a: Array) -> float:

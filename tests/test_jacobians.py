@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from every_block import PLACES, every_block, label
-from problems import Array, assert_close, assert_same_bits, random_problem
+from problems import Array, assert_close, assert_same_bits, empty_problems, random_problem
 from torch_stack import TorchStack
 
 import depthgauge as dg
@@ -300,21 +300,14 @@ def test_what_is_not_finite_keeps_its_place(backend: str) -> None:
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_empty_axes(branch: str, backend: str) -> None:
     block = dg.Block(branch=branch, pre_norm="layer")
-    for depth, width, hidden, batch, replicates in [
-        (0, 4, 4, 2, ()),
-        (2, 0, 0, 2, ()),
-        (2, 4, 0, 2, ()),
-        (2, 4, 5, 0, ()),
-        (2, 4, 5, 2, (0,)),
-    ]:
-        sizes = (depth, width, hidden, batch)
-        p = random_problem(np.random.default_rng(0), block, *sizes, replicates=replicates, vectors=False)
+    for p in empty_problems(block):
+        depth, (*replicates, batch, width) = p.weights.depth, p.x.shape
         for depths in (None, list(range(depth + 1)), list[int]()):
             found, logs = dg.jacobian(block, p.weights, p.x, depths=depths, return_log_scale=True, backend=backend)
             axes = () if depths is None else (len(depths),)
             assert found.shape == (*replicates, *axes, batch, width, width)
             assert logs.shape == found.shape[:-2]
-        if not depth or (not hidden and branch != "linear"):
+        if not depth or not p.weights.hidden:
             assert_same_bits(
                 dg.jacobian(block, p.weights, p.x, backend=backend), np.broadcast_to(np.eye(width), found.shape[1:])
             )

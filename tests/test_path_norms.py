@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from interrupts import needs_signals, output_after_control_c
-from problems import Array, Problem, assert_close, assert_same_bits, random_problem
+from problems import Array, Problem, assert_close, assert_same_bits, empty_problems, random_problem
 
 import depthgauge as dg
 from depthgauge.equation import BRANCHES
@@ -210,15 +210,8 @@ def test_orders_at_initialization_are_as_predicted() -> None:
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_empty_axes(branch: str, backend: str) -> None:
     block = dg.Block(branch=branch)
-    for depth, width, hidden, batch, replicates in [
-        (0, 4, 4, 2, ()),
-        (2, 0, 0, 2, ()),
-        (2, 4, 0, 2, ()),
-        (2, 4, 5, 0, ()),
-        (2, 4, 5, 2, (0,)),
-    ]:
-        sizes = (depth, width, hidden, batch)
-        p = random_problem(np.random.default_rng(0), block, *sizes, replicates=replicates, vectors=False)
+    for p in empty_problems(block):
+        depth, (*replicates, batch, _) = p.weights.depth, p.x.shape
         found = dg.path_norms(block, p.weights, p.x, 2, ranks=True, backend=backend)
         assert found.norms.shape == found.predicted.shape == found.predicted_poisson.shape == (*replicates, 3, batch)
         assert found.branch_squares.shape == (*replicates, depth, batch)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from problems import Array, Problem, assert_close, assert_same_bits, random_problem
+from problems import Array, Problem, assert_close, assert_same_bits, empty_problems, random_problem
 
 import depthgauge as dg
 from depthgauge import rank_profiles
@@ -257,15 +257,8 @@ def test_native_matches_the_reference(rng: np.random.Generator, branch: str, wid
 def test_empty_axes(branch: str, backend: str) -> None:
     for skip in (1.0, 0.0):
         block = dg.Block(branch=branch, skip_scale=skip)
-        for depth, width, hidden, batch, replicates in [
-            (0, 4, 4, 2, ()),
-            (2, 0, 0, 2, ()),
-            (2, 4, 0, 2, ()),
-            (2, 4, 5, 0, ()),
-            (2, 4, 5, 2, (0,)),
-        ]:
-            sizes = (depth, width, hidden, batch)
-            p = random_problem(np.random.default_rng(0), block, *sizes, replicates=replicates, vectors=False)
+        for p in empty_problems(block):
+            depth, (*replicates, batch, _) = p.weights.depth, p.x.shape
             for depths in (None, [depth], []):
                 shape = (*replicates, depth + 1 if depths is None else len(depths), batch)
                 for method in ("auto", "naive", "graded"):

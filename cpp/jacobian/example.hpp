@@ -1,7 +1,9 @@
-// One example of a stack whose forward pass is on a tape.
+// What both walks share: the examples of a stack whose forward pass is on a tape, and how they go through it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "jacobian/kernels.hpp"
 #include "stack/plan.hpp"
@@ -41,5 +43,23 @@ class Example {
   stack::Unit unit_;
   int lane_;
 };
+
+// Refuses layers that a walk of `count` examples cannot pass.
+template <class T>
+void check_passage(const stack::Stack<T>& stack, int64_t width, int64_t count, int64_t first, int64_t blocks,
+                   Target target, Target of_walk) {
+  if (stack.equation.width != width || stack.replicates * stack.examples != count)
+    throw std::invalid_argument("the stack is not of the walk's width and number of examples");
+  if (first < 0 || blocks < 0 || blocks > stack.depth - first)
+    throw std::invalid_argument("the stack does not have those layers");
+  if (target != of_walk) throw std::invalid_argument("a walk stays with its instruction set");
+}
+
+// task(from, to) over some rows at a time, in whole blocks of the products, for one block of a wide stack can take seconds.
+template <class Task>
+void in_portions(int64_t rows, const Stop& stop, Task&& task) {
+  constexpr int64_t kPortion = 96;
+  for (int64_t from = 0; from < rows && !stop(); from += kPortion) task(from, std::min(from + kPortion, rows));
+}
 
 }  // namespace depthgauge::jacobian

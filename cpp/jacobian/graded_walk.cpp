@@ -1,7 +1,6 @@
 #include "jacobian/graded_walk.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <stdexcept>
 
@@ -45,11 +44,8 @@ template <class T>
 void GradedWalk<T>::advance(const stack::Stack<T>& stack, const stack::TapeArrays<T>& tape, int64_t first,
                             int64_t blocks, const Resources& resources) {
   const stack::Equation& eq = stack.equation;
-  if (eq.width != width_ || eq.hidden > hidden_ || stack.replicates * stack.examples != count_)
-    throw std::invalid_argument("the stack is not of the walk's sizes and number of examples");
-  if (first < 0 || blocks < 0 || blocks > stack.depth - first)
-    throw std::invalid_argument("the stack does not have those layers");
-  if (resources.target != target_) throw std::invalid_argument("a walk stays with its instruction set");
+  check_passage(stack, width_, count_, first, blocks, resources.target, target_);
+  if (eq.hidden > hidden_) throw std::invalid_argument("the stack has more hidden units than the walk");
   const int64_t memory_size = table_.memory(eq), row = table_.row_size(width_);
   const Buffer<T> memory(memory_size * resources.threads), products(width_ * row * resources.threads);
   parallel(resources.threads, count_, [&](int64_t n, int worker) {
@@ -78,10 +74,8 @@ bool GradedWalk<T>::multiply(int64_t example, const stack::Equation& eq, const L
     return graded_.multiply(to, transposed(at.a, width_, at.live), resources.stop) &&
            graded_.multiply(to, transposed(at.c, at.live, width_), resources.stop);
   }
-  // Some rows at a time, for all of a wide block can take seconds.
-  constexpr int64_t kPortion = 96;
-  for (int64_t from = 0; from < width_ && !resources.stop(); from += kPortion)
-    table_.form(eq, at, from, std::min(from + kPortion, width_), at.skip, product);
+  in_portions(width_, resources.stop,
+              [&](int64_t from, int64_t to) { table_.form(eq, at, from, to, at.skip, product); });
   table_.norm(eq, post, product, 0, width_);
   return graded_.multiply(to, transposed(product, width_, width_), resources.stop);
 }
@@ -105,9 +99,7 @@ void GradedWalk<T>::log_singular_values(double* logs, const Resources& resources
     int64_t* const exponent = exponents.get() + worker * width_;
     const int64_t found =
         graded_.singular_values(&products_[static_cast<size_t>(n)], value, exponent, resources.stop);
-    for (int64_t i = 0; i < width_; ++i)
-      out[i] = i < found ? static_cast<double>(exponent[i]) * M_LN2 + std::log(value[i])
-                         : -std::numeric_limits<double>::infinity();
+    spectra::write_logs(value, exponent, found, width_, out);
   });
 }
 

@@ -112,7 +112,7 @@ void multiply_pieces(const Pieces<T>& a, int64_t rows, const Pieces<T>& b, int64
   for (int64_t k = 0; k < inner || k == 0; k += kPanelRows<T>) {
     const int64_t n = smaller(kPanelRows<T>, inner - k);
     const Pieces<T> some{a.data + k, a.row, a.group}, part{b.data + k * b.row, b.row, b.group};
-    if (k > 0 || over == Over::there)
+    if (k > 0)
       multiply_part<T, Over::there>(some, rows, part, n, groups, out, scale);
     else if (over == Over::scaled)
       multiply_part<T, Over::scaled>(some, rows, part, n, groups, out, scale);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 
 #include "common/dispatch.hpp"
 #include "common/thread_pool.hpp"
@@ -17,8 +16,6 @@ namespace {
 constexpr int64_t kShare = 48;
 // Multiply-adds of a block, half its products, from which on sharing it is worth its overhead.
 constexpr int64_t kWorthSharing = 500000;
-// Rows of one example between looks at whether to stop, in whole blocks of the products.
-constexpr int64_t kPortion = 96;
 
 // Beyond this power of two, up or down, a Jacobian is brought back to about 1.
 template <class T>
@@ -111,14 +108,10 @@ class Walk<T>::Passage {
     parallel(resources_.threads, alone_, [&](int64_t n, int worker) {
       for (int64_t l = 0; l < blocks_ && !resources_.stop(); ++l) {
         if (!linearize(n, l, worker)) continue;
-        // In portions, for one block of a wide stack can take seconds.
-        const auto in_portions = [&](auto&& task) {
-          for (int64_t from = 0; from < eq_.width && !resources_.stop(); from += kPortion)
-            task(from, std::min(from + kPortion, eq_.width));
-        };
-        in_portions([&](int64_t from, int64_t to) { form(l, worker, from, to); });
+        in_portions(eq_.width, resources_.stop, [&](int64_t from, int64_t to) { form(l, worker, from, to); });
         T top = 0;
-        in_portions([&](int64_t from, int64_t to) { top = std::max(top, pass(n, l, worker, worker, from, to)); });
+        in_portions(eq_.width, resources_.stop,
+                    [&](int64_t from, int64_t to) { top = std::max(top, pass(n, l, worker, worker, from, to)); });
         if (resources_.stop()) return;
         finish(n, l, worker, top);
       }
@@ -252,11 +245,7 @@ Walk<T>::Walk(Target target, int64_t width, int64_t count, int64_t parts, bool o
 template <class T>
 void Walk<T>::advance(const stack::Stack<T>& stack, const stack::TapeArrays<T>& tape, int64_t first, int64_t blocks,
                       const Resources& resources) {
-  if (stack.equation.width != width_ || stack.replicates * stack.examples != count_)
-    throw std::invalid_argument("the stack is not of the walk's width and number of examples");
-  if (first < 0 || blocks < 0 || blocks > stack.depth - first)
-    throw std::invalid_argument("the stack does not have those layers");
-  if (resources.target != target_) throw std::invalid_argument("a walk stays with its instruction set");
+  check_passage(stack, width_, count_, first, blocks, resources.target, target_);
   Passage(*this, stack, tape, first, blocks, resources).run();
 }
 

@@ -55,6 +55,12 @@ GradedKernels graded_kernels(Target target) {
   return table;
 }
 
+void write_logs(const double* values, const int64_t* exponents, int64_t found, int64_t wanted, double* logs) {
+  for (int64_t i = 0; i < wanted; ++i)
+    logs[i] = i < found ? static_cast<double>(exponents[i]) * M_LN2 + std::log(values[i])
+                        : -std::numeric_limits<double>::infinity();
+}
+
 bool chained(const std::vector<Factors>& factors) {
   for (size_t l = 1; l < factors.size(); ++l)
     if (factors[l].first.columns != factors[l - 1].first.rows) return false;
@@ -80,10 +86,7 @@ void log_singular_values(const std::vector<Factors>& factors, int64_t members, b
       if (!table.multiply(&product, f, call.stop)) return;
       if (!prefixes && l < depth - 1) continue;
       const int64_t found = table.singular_values(&product, values, exponents, call.stop);
-      const int64_t wanted = std::min({f.rows, sizes.width, count});
-      for (int64_t i = 0; i < wanted; ++i)
-        out[i] = i < found ? static_cast<double>(exponents[i]) * M_LN2 + std::log(values[i])
-                           : -std::numeric_limits<double>::infinity();
+      write_logs(values, exponents, found, std::min({f.rows, sizes.width, count}), out);
       out += count;
     }
   });

@@ -12,6 +12,9 @@ namespace depthgauge::spectra {
 
 GradedKernels graded_kernels(Target target);
 
+// Natural logs of the `found` values * 2^exponents of a product, and -inf for what it lacks of `wanted`.
+void write_logs(const double* values, const int64_t* exponents, int64_t found, int64_t wanted, double* logs);
+
 // One factor for each member of a batch.
 struct Factors {
   Factor first;
