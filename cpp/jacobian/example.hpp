@@ -55,7 +55,7 @@ void check_passage(const stack::Stack<T>& stack, int64_t width, int64_t count, i
   if (target != of_walk) throw std::invalid_argument("a walk stays with its instruction set");
 }
 
-// task(from, to) over some rows at a time, in whole blocks of the products, for one block of a wide stack can take seconds.
+// task(from, to) over some rows at a time, in whole blocks of the products: one block of a wide stack can take seconds.
 template <class Task>
 void in_portions(int64_t rows, const Stop& stop, Task&& task) {
   constexpr int64_t kPortion = 96;

@@ -282,7 +282,8 @@ template <class T>
 int64_t linearized_memory(const Equation& eq) {
   const int64_t d = eq.width, m = eq.hidden;
   const int64_t widest = row_size<T>(d > m ? d : m);
-  return padded(m + kLanes<T>) + padded(Picker<T>::memory(m)) + (10 + 2 * kLines) * widest + pieces_size<T>(d, m) + pieces_size<T>(m, d) + pieces_size<T>(d, d);
+  return padded(m + kLanes<T>) + padded(Picker<T>::memory(m)) + (10 + 2 * kLines) * widest +
+         pieces_size<T>(d, m) + pieces_size<T>(m, d) + pieces_size<T>(d, d);
 }
 
 template <class T>
