@@ -1,4 +1,4 @@
-"""The command line: ``depthgauge transport``, ``depthgauge decoder`` and ``depthgauge info``."""
+"""The command line: ``depthgauge transport``, ``depthgauge decoder``, ``depthgauge rank`` and ``depthgauge info``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import depthgauge as dg
-from depthgauge import decoder_command, plots
+from depthgauge import decoder_command, plots, rank_command
 from depthgauge._terminal import add_shared_options, aligned, integer, three_digits, to_json
 from depthgauge.studies.ablation import CHECKS, Transport, TransportAblation, transport_ablation
 
@@ -27,6 +27,8 @@ commands:
               them still carry a signal and a gradient at the end.
   decoder     Initialize a small transformer by depth; print how far state and gradient
               stray from their ends at every residual site.
+  rank        Study what depth does to the rank of Jacobians, over many seeds, beside
+              published figures.
   info        Print version, compiler, instruction sets and threads, for bug reports.
 
 examples:
@@ -36,6 +38,7 @@ examples:
   depthgauge transport --json                everything as JSON, with sampled curves
   depthgauge decoder --fixtures              the published decoders
   depthgauge decoder --layers 24 --width 64 --heads 4 --ff 192
+  depthgauge rank depth --quick              a first look at the law of depth
   depthgauge COMMAND --help                  all options of a command
 
 {CAVEAT}"""
@@ -89,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except MemoryError:
         return _fail("not enough memory for a run of this size")
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, RuntimeError) as error:
         return _fail(str(error))
     return status
 
@@ -112,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(command=None)
     _add_transport(commands)
     decoder_command.add(commands)
+    rank_command.add(commands)
     _add_info(commands)
     return parser
 

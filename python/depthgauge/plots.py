@@ -131,8 +131,7 @@ def save_transport(ablation: TransportAblation, path: str | os.PathLike[str]) ->
     ImportError
         If matplotlib is not installed.
     """
-    suffix = _suffix(path)
-    transport_figure(ablation).savefig(path, format=suffix, dpi=200)
+    save(transport_figure(ablation), path)
 
 
 def decoder_figure(runs: Mapping[str, Commission]) -> Figure:
@@ -187,12 +186,12 @@ def decoder_figure(runs: Mapping[str, Commission]) -> Figure:
 
 def save_decoder(runs: Mapping[str, Commission], path: str | os.PathLike[str]) -> None:
     """Write `decoder_figure` to `path`, as PNG, PDF or SVG by its suffix; errors as for `save_transport`."""
-    suffix = _suffix(path)
-    decoder_figure(runs).savefig(path, format=suffix, dpi=200)
+    save(decoder_figure(runs), path)
 
 
-def _suffix(path: str | os.PathLike[str]) -> str:
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure to `path`, as PNG, PDF or SVG by its suffix; errors as for `save_transport`."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"path={os.fspath(path)!r} has no suffix of a plot; it takes {', '.join(SUFFIXES)}")
-    return suffix[1:]
+    figure.savefig(path, format=suffix[1:], dpi=200)

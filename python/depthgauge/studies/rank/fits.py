@@ -1,0 +1,48 @@
+"""Lines and contours fitted to measured ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def slope(x: npt.ArrayLike, y: npt.ArrayLike, least: int = 3) -> float:
+    """Return the slope of the least-squares line through the points whose y is finite; NaN for fewer than `least`."""
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    finite = np.isfinite(y)
+    if np.count_nonzero(finite) < least:
+        return float("nan")
+    x, y = x[finite] - x[finite].mean(), y[finite] - y[finite].mean()
+    return float(np.dot(x, y) / np.dot(x, x))
+
+
+def crossing(x: npt.ArrayLike, falling: npt.ArrayLike, level: float) -> float:
+    """Return where a falling curve passes a level, by linear interpolation; NaN where it does not within its ends."""
+    x, y = np.asarray(x, np.float64), np.minimum.accumulate(np.asarray(falling, np.float64))
+    if not y[-1] <= level <= y[0]:
+        return float("nan")
+    return float(np.interp(level, y[::-1], x[::-1]))
+
+
+def contour_exponent(strengths: npt.ArrayLike, depths: npt.ArrayLike, ranks: npt.ArrayLike, level: float) -> float:
+    """Return s of the contour ``strength ~ depth**s`` on which the rank has one level.
+
+    Parameters
+    ----------
+    strengths : array_like, shape (P,)
+        Of the branches, ascending.
+    depths : array_like, shape (D,)
+    ranks : array_like, shape (P, D)
+        Falling along the first axis.
+    level : float
+
+    Returns
+    -------
+    float
+        The slope of log strength over log depth, through the depths where the level is passed; NaN for fewer than 3.
+    """
+    logs = np.log(np.asarray(strengths, np.float64))
+    passed = [crossing(logs, column, level) for column in np.asarray(ranks, np.float64).T]
+    return slope(np.log(np.asarray(depths, np.float64)), passed)
