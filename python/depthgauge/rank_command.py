@@ -89,6 +89,7 @@ def _rank(arguments: argparse.Namespace) -> int:
         results.append(result)
         if not arguments.json:
             print(("\n\n" if number else "") + study_text(result), flush=True)
+        print(f"depthgauge: {name} took {result.seconds:.1f} s", file=sys.stderr)
         if arguments.plot is not None:
             path = arguments.plot
             path = path if len(names) == 1 else path.with_stem(f"{path.stem}-{name}")
@@ -105,8 +106,8 @@ def study_text(result: StudyResult) -> str:
     study = result.study
     lines = [
         f"{study.name}: {study.question}",
-        f"Rank at initialization, a commissioning check: width {result.width}, {result.seeds} seed"
-        f"{'s' if result.seeds > 1 else ''}, {result.seconds:.1f} s",
+        f"At initialization, a commissioning check: width {result.width}, depths {', '.join(map(str, result.depths))}, "
+        f"{result.seeds} seed{'s' if result.seeds > 1 else ''}",
         "",
         *aligned(study.table(result.results), left=(0,)),
         "",
