@@ -70,3 +70,12 @@ def line(axes: Axes, x: npt.ArrayLike, samples: xarray.DataArray, label: str | N
     (drawn,) = axes.plot(x, mean, label=label, **look)
     if np.any(np.isfinite(half)):
         axes.fill_between(x, mean - half, mean + half, color=drawn.get_color(), alpha=0.22, linewidth=0)
+
+
+def depth_axis(axes: Axes, depths: npt.ArrayLike, label: str) -> None:
+    """Make x logarithmic, ticked at the depths alone; every other one where there are many."""
+    ticks = np.asarray(depths)[:: 1 + len(np.asarray(depths)) // 8]
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{depth:g}" for depth in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel(label)
