@@ -7,13 +7,20 @@ beta * alpha^M.  All of it describes initialization, and none of it shows that a
 
 Examples
 --------
->>> from depthgauge.studies.rank.depth import DEPTH
+>>> from depthgauge.studies.rank import STUDIES, run_study
+>>> result = run_study(STUDIES["depth"], quick=True, seeds=2)
+>>> print(result.findings[-2].name)
+Post-Norm: rank at strength 2.56, depth 48
+"""
+
+from depthgauge.studies.rank.depth import DEPTH
 from depthgauge.studies.rank.intervals import Expected, Finding, Interval
+from depthgauge.studies.rank.operations import OPERATIONS
 from depthgauge.studies.rank.ratio import RATIO
 from depthgauge.studies.rank.skip import SKIP
 from depthgauge.studies.rank.stream import STREAM
 from depthgauge.studies.rank.study import Part, Study, StudyResult, run_study
 
-STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, STREAM)}
+STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, OPERATIONS, STREAM)}
 
 __all__ = ["STUDIES", "Expected", "Finding", "Interval", "Part", "Study", "StudyResult", "run_study"]
