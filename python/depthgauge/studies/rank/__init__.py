@@ -13,6 +13,7 @@ Examples
 Post-Norm: rank at strength 2.56, depth 48
 """
 
+from depthgauge.studies.rank.correlate import CORRELATE
 from depthgauge.studies.rank.depth import DEPTH
 from depthgauge.studies.rank.intervals import Expected, Finding, Interval
 from depthgauge.studies.rank.operations import OPERATIONS
@@ -21,6 +22,6 @@ from depthgauge.studies.rank.skip import SKIP
 from depthgauge.studies.rank.stream import STREAM
 from depthgauge.studies.rank.study import Part, Study, StudyResult, run_study
 
-STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, OPERATIONS, STREAM)}
+STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, CORRELATE, OPERATIONS, STREAM)}
 
 __all__ = ["STUDIES", "Expected", "Finding", "Interval", "Part", "Study", "StudyResult", "run_study"]
