@@ -21,7 +21,8 @@ from depthgauge.studies.rank.ratio import RATIO
 from depthgauge.studies.rank.skip import SKIP
 from depthgauge.studies.rank.stream import STREAM
 from depthgauge.studies.rank.study import Part, Study, StudyResult, run_study
+from depthgauge.studies.rank.trainability import TRAINABILITY
 
-STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, CORRELATE, OPERATIONS, STREAM)}
+STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, CORRELATE, OPERATIONS, STREAM, TRAINABILITY)}
 
 __all__ = ["STUDIES", "Expected", "Finding", "Interval", "Part", "Study", "StudyResult", "run_study"]
