@@ -253,6 +253,14 @@ def test_a_small_network_learns_digits() -> None:
     assert again["rank"][1] == found["rank"][1]
 
 
+def test_a_linear_classifier_does_about_as_well() -> None:
+    """As the study's warning says."""
+    from sklearn.linear_model import LogisticRegression
+
+    task = split_digits(0)
+    assert LogisticRegression(max_iter=1000).fit(*task.training).score(*task.test) > 0.95
+
+
 # What the study says
 
 
@@ -326,7 +334,7 @@ def test_it_warns_of_what_it_does_not_show(capsys: pytest.CaptureFixture[str]) -
     assert cli.main(options) == 0
     printed = capsys.readouterr().out
     assert trainability.WARNING in printed
-    for words in ("does not show", "small and easy", "briefly", "warm-up", "chosen"):
+    for words in ("does not show", "small and easy", "linear classifier", "briefly", "warm-up", "chosen"):
         assert words in trainability.WARNING
     assert max(map(len, trainability.WARNING.splitlines())) <= 120
     assert cli.main([*options, "--json"]) == 0

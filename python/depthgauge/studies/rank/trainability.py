@@ -29,7 +29,7 @@ Bools = npt.NDArray[np.bool_]
 PLACEMENTS = {"none": "No norm", **TITLES}
 MATRICES, QUICK_MATRICES = (1, 2), (2,)
 ALPHAS, QUICK_ALPHAS = (0.25, 0.5, 1.0, 2.0), (0.5, 2.0)
-RATES, QUICK_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1e-3, 1e-2)
+RATES, QUICK_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1), (1e-3, 1e-2)
 STEPS, QUICK_STEPS = 300, 40
 BATCH = 64
 # Images over which the rank of a network is averaged.
@@ -40,17 +40,19 @@ TRAINS = 0.9
 LOW, HIGH = 0.1, 0.3
 
 MEASURES = {"rank": "rank", "rank_read": "rank with final norm"}
+LEARNING_RATES = {"log_best": "best learning rate", "log_highest": "highest learning rate that trains"}
 
 WARNING = f"""\
 What this does not show: that rank decides what trains. The task is small and easy ({PIXELS} pixels, {CLASSES} classes,
-{TRAINING} images to learn from). The networks are narrow and are trained briefly, by Adam at a constant rate, without
-warm-up, clipping, weight decay or learned gains, any of which may rescue a network that fails here; Post-Norm in
-particular is rarely trained without warm-up. The best learning rate is the best of a few, far apart. The
-correlations are over networks that were chosen to reach from easy to hopeless; with another choice they are others,
-and among networks that train, rank hardly tells the better from the worse. Depth and strength also change how signal
-and gradient grow, so what goes with rank need not come from rank. Which rank is low ({LOW:g}) or high ({HIGH:g}) and
-what counts as trained (accuracy {TRAINS:g}) was set after a look at one seed. A star in the table marks where rank
-misleads: low, yet it trains, or high, yet it does not."""
+{TRAINING} images to learn from): a linear classifier does about as well as the best of these networks, so that here
+a network trains if its depth does no harm. The networks are narrow and are trained briefly, by Adam at a constant
+rate, without warm-up, clipping, weight decay or learned gains, any of which may rescue a network that fails here;
+Post-Norm in particular is rarely trained without warm-up. The learning rates are a few, far apart. The correlations
+are over networks that were chosen to reach from easy to hopeless; with another choice they are others, and those that
+train differ in accuracy by a percent or two. Depth and strength also change how signal and gradient grow, so what
+goes with rank need not come from rank. Which rank is low ({LOW:g}) or high ({HIGH:g}) and what counts as trained
+(accuracy {TRAINS:g}) was set after a look at one seed. A star in the table marks where rank misleads: low, yet it
+trains, or high, yet it does not."""
 
 
 def trained(
@@ -103,16 +105,10 @@ def ranks(classifier: Classifier, images: Array) -> tuple[Floats, Floats]:
 
 def _parts(depths: tuple[int, ...], quick: bool) -> Mapping[str, Part]:
     require("sklearn")
-    axes = {
-        "matrices": QUICK_MATRICES if quick else MATRICES,
-        "placement": tuple(PLACEMENTS),
-        "depth": depths,
-        "steps": (QUICK_STEPS if quick else STEPS,),
-    }
-    whole = (
-        {"alpha": QUICK_ALPHAS, "learning_rate": QUICK_RATES} if quick else {"alpha": ALPHAS, "learning_rate": RATES}
-    )
-    return {"training": Part(cell=trained, axes=axes, whole=whole)}
+    full, small = (MATRICES, ALPHAS, RATES, STEPS), (QUICK_MATRICES, QUICK_ALPHAS, QUICK_RATES, QUICK_STEPS)
+    matrices, alphas, rates, steps = small if quick else full
+    axes = {"matrices": matrices, "placement": tuple(PLACEMENTS), "depth": depths, "steps": (steps,)}
+    return {"training": Part(cell=trained, axes=axes, whole={"alpha": alphas, "learning_rate": rates})}
 
 
 def best_runs(results: Results) -> xarray.Dataset:
@@ -122,36 +118,42 @@ def best_runs(results: Results) -> xarray.Dataset:
     strength: xarray.DataArray = best["alpha"] ** best["matrices"]
     best["reach"] = (strength * np.sqrt(best["depth"])).broadcast_like(best["rank"])
     best["trains"] = best["accuracy"] >= TRAINS
-    best["log_rate"] = np.log10(best["learning_rate"])
+    best["log_best"] = np.log10(best["learning_rate"])
+    best["log_highest"] = np.log10(runs["learning_rate"].where(runs["accuracy"] >= TRAINS).max("learning_rate"))
     return best.transpose("placement", "matrices", "alpha", "depth", "seed")
 
 
 def _findings(results: Results) -> Iterator[Finding]:
     best = best_runs(results)
-    trains = best["trains"]
+    rank, accuracy, trains = best["rank"], best["accuracy"], best["trains"]
+    for placement, words in PLACEMENTS.items():
+        at = {"placement": placement}
+        yield _finding(f"{words}: Spearman correlation of rank and accuracy", spearman, rank.sel(at), accuracy.sel(at))
     for name, title in MEASURES.items():
-        rank, accuracy = best[name], best["accuracy"]
+        values = best[name]
         correlation = f"Spearman correlation of {title} and accuracy"
-        yield _finding(correlation, spearman, rank, accuracy)
-        for placement, words in PLACEMENTS.items():
-            at = {"placement": placement}
-            yield _finding(f"{correlation}, {words}", spearman, rank.sel(at), accuracy.sel(at))
-        yield _finding(f"Chance that what trains has the higher {title}", chance_above, rank, trains)
-        yield _finding(f"Lowest {title} that trains", _lowest, rank, trains)
-        yield _finding(f"Highest {title} that does not train", _highest, rank, ~trains)
-        ranges = (rank < LOW, (rank >= LOW) & (rank < HIGH), rank >= HIGH)
-        for chosen, words in zip(ranges, (f"below {LOW:g}", f"{LOW:g} to {HIGH:g}", f"from {HIGH:g} on"), strict=True):
-            yield _finding(f"Share that trains of {title} {words}", _share, trains, chosen)
-    rank = best["rank"]
+        yield _finding(correlation, spearman, values, accuracy)
+        yield _finding(f"{correlation} of what trains", spearman, values, accuracy.where(trains))
+        yield _finding(f"Chance that what trains has the higher {title}", chance_above, values, trains)
+        yield _finding(f"Lowest {title} that trains", _lowest, values, trains)
+        yield _finding(f"Highest {title} that does not train", _highest, values, ~trains)
+        yield _finding(f"Share that trains of {title} below {LOW:g}", _share, trains, values < LOW)
+        between = (values >= LOW) & (values < HIGH)
+        yield _finding(f"Share that trains of {title} {LOW:g} to {HIGH:g}", _share, trains, between)
+        yield _finding(f"Share that trains of {title} from {HIGH:g} on", _share, trains, values >= HIGH)
     yield _finding("Spearman correlation of strength * sqrt(L) and accuracy", spearman, best["reach"], accuracy)
     yield _finding("Spearman correlation of rank and training loss", spearman, rank, best["training_loss"])
-    rates = best["log_rate"].where(trains)
-    yield _finding("Spearman correlation of rank and best learning rate of what trains", spearman, rank, rates)
-    if best.sizes["depth"] > 1:
-        depths = np.log10(best["depth"].values)
-        for placement, words in PLACEMENTS.items():
-            exponents = [slope(depths, rates, least=2) for rates in _log_rates(best).sel(placement=placement)]
-            yield Finding(f"{words}: exponent of the best learning rate by depth", Interval.of(exponents))
+    for name, title in LEARNING_RATES.items():
+        yield _finding(f"Spearman correlation of rank and {title}", spearman, rank, best[name].where(trains))
+        if best.sizes["depth"] > 1:
+            depths = np.log10(best["depth"].values)
+            for placement, words in PLACEMENTS.items():
+                logs = _log_rates(best, name).sel(placement=placement)
+                exponents = Interval.of([slope(depths, samples, least=2) for samples in logs])
+                yield Finding(f"{words}: exponent of the {title} by depth", exponents)
+    rates = results["training"]["learning_rate"].values[[0, -1]]
+    at_ends = best["learning_rate"].isin(rates)
+    yield _finding("Share of best learning rates at an end of those tried", _share, at_ends, trains)
 
 
 def _finding(name: str, measure: Callable[..., float], *variables: xarray.DataArray) -> Finding:
@@ -173,11 +175,11 @@ def _highest(values: Floats, where: Bools) -> float:
     return -_lowest(-values, where)
 
 
-def _log_rates(best: xarray.Dataset) -> xarray.DataArray:
-    """Return the mean log10 of the best learning rate of what trains at every depth: (placement, seed, depth)."""
+def _log_rates(best: xarray.Dataset, name: str) -> xarray.DataArray:
+    """Return the mean log10 of a learning rate of what trains at every depth: (placement, seed, depth)."""
     throughout: xarray.DataArray = best["trains"].all("depth")
-    rates: xarray.DataArray = best["log_rate"].where(throughout)
-    return rates.mean(("matrices", "alpha")).transpose("placement", "seed", "depth")
+    logs: xarray.DataArray = best[name].where(throughout)
+    return logs.mean(("matrices", "alpha")).transpose("placement", "seed", "depth")
 
 
 def _table(results: Results) -> list[list[str]]:
@@ -193,45 +195,38 @@ def _table(results: Results) -> list[list[str]]:
 
 
 def _cell(mean: xarray.Dataset) -> str:
-    rank, accuracy, rate = (float(mean[name]) for name in ("rank", "accuracy", "log_rate"))
+    rank, accuracy, rate = (float(mean[name]) for name in ("rank", "accuracy", "log_best"))
     misleads = accuracy >= TRAINS if rank < LOW else rank >= HIGH and accuracy < TRAINS
     return f"{rank:.2f}  {100 * accuracy:3.0f} %  {10**rate:.4f} {'*' if misleads else ' '}"
 
 
 def _draw(results: Results, figure: Figure) -> None:
     best = best_runs(results)
-    (row,) = panels(figure, len(MEASURES) + 1)
-    for axes, (name, title) in zip(row, MEASURES.items(), strict=False):
+    above, below = panels(figure, 2, 2)
+    for axes, (name, title) in zip(above, MEASURES.items(), strict=True):
         _scatter(axes, best, name)
         axes.set_xlabel(f"effective {title} at initialization / width")
         axes.set_ylabel("test accuracy at the best learning rate")
-    row[0].legend(frameon=False, fontsize="small", loc="center right", title="small to large: by depth")
-
-    rates = _log_rates(best)
-    for number, (placement, words) in enumerate(PLACEMENTS.items()):
-        line(row[-1], best["depth"].values, rates.sel(placement=placement), words, **style(number))
-    row[-1].set_xscale("log", base=2)
-    row[-1].set_xlabel("depth L")
-    row[-1].set_ylabel("log10 of the best learning rate")
-    row[-1].legend(frameon=False, fontsize="small")
+    above[0].legend(frameon=False, fontsize="small", loc="lower right", title="larger: deeper", title_fontsize="small")
+    for axes, (name, title) in zip(below, LEARNING_RATES.items(), strict=True):
+        logs = _log_rates(best, name)
+        for number, (placement, words) in enumerate(PLACEMENTS.items()):
+            line(axes, best["depth"].values, logs.sel(placement=placement), words, **style(number))
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("depth L")
+        axes.set_ylabel(f"log10 of the {title}")
+    below[0].legend(frameon=False, fontsize="small")
 
 
 def _scatter(axes: Axes, best: xarray.Dataset, measure: str) -> None:
     """Draw a point for each network and seed, larger the deeper it is."""
-    sizes = np.linspace(8, 60, best.sizes["depth"])[:, None] * np.ones(best.sizes["seed"])
+    depths = best["depth"].values
     for number, (placement, words) in enumerate(PLACEMENTS.items()):
-        at = best.sel(placement=placement)
-        look = style(number)
-        axes.scatter(
-            at[measure].values.ravel(),
-            at["accuracy"].values.ravel(),
-            s=np.broadcast_to(sizes, at[measure].shape).ravel(),
-            marker=look["marker"],
-            color=look["color"],
-            alpha=0.6,
-            linewidths=0.8,
-            label=words,
-        )
+        look = {"alpha": 0.6, "linewidths": 0.8} | {key: style(number)[key] for key in ("color", "marker")}
+        for depth, size in zip(depths, np.linspace(10, 60, len(depths)), strict=True):
+            at = best.sel(placement=placement, depth=depth)
+            x, y = (at[name].values.ravel() for name in (measure, "accuracy"))
+            axes.scatter(x, y, s=size, label=words if depth == depths[-1] else None, **look)
     axes.axhline(TRAINS, color="0.5", linestyle=":", linewidth=1)
     for bound in (LOW, HIGH):
         axes.axvline(bound, color="0.5", linestyle=":", linewidth=1)
