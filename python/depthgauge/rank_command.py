@@ -44,7 +44,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--depths", type=_depths, metavar="N,N,...", help="numbers of blocks, in place of the study's own"
     )
-    parser.add_argument("--width", type=integer(2), metavar="N", help="features of a state (default 256; --quick 64)")
+    parser.add_argument(
+        "--width",
+        type=integer(2),
+        metavar="N",
+        help="features of a state (default 256; 64 with --quick, 32 for trainability)",
+    )
     parser.add_argument("--quick", action="store_true", help="small defaults, for a first look")
     parser.add_argument(
         "--store",

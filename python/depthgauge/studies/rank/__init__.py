@@ -3,7 +3,8 @@
 Each study sweeps a few hundred networks over settings and seeds, and reads effective ranks of their Jacobians, or of
 what they represent: one stored result, a few fitted numbers with 95 % intervals beside published ones, one figure.
 Weights are N(0, alpha²/fan_in), the branch scale is beta, a branch has M matrices; the strength of a branch is
-beta * alpha^M.  All of it describes initialization, and none of it shows that a network trains.
+beta * alpha^M.  All of it describes initialization, and shows of no network that it trains; `trainability` alone holds
+rank against training, on one small task.
 
 Examples
 --------
@@ -21,7 +22,8 @@ from depthgauge.studies.rank.ratio import RATIO
 from depthgauge.studies.rank.skip import SKIP
 from depthgauge.studies.rank.stream import STREAM
 from depthgauge.studies.rank.study import Part, Study, StudyResult, run_study
+from depthgauge.studies.rank.trainability import TRAINABILITY
 
-STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, CORRELATE, OPERATIONS, STREAM)}
+STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, CORRELATE, OPERATIONS, STREAM, TRAINABILITY)}
 
 __all__ = ["STUDIES", "Expected", "Finding", "Interval", "Part", "Study", "StudyResult", "run_study"]
