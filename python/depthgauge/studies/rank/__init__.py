@@ -17,8 +17,9 @@ from depthgauge.studies.rank.correlate import CORRELATE
 from depthgauge.studies.rank.depth import DEPTH
 from depthgauge.studies.rank.intervals import Expected, Finding, Interval
 from depthgauge.studies.rank.operations import OPERATIONS
+from depthgauge.studies.rank.paths import PATHS
 from depthgauge.studies.rank.study import Part, Study, StudyResult, run_study
 
-STUDIES = {study.name: study for study in (DEPTH, CORRELATE, OPERATIONS)}
+STUDIES = {study.name: study for study in (DEPTH, CORRELATE, OPERATIONS, PATHS)}
 
 __all__ = ["STUDIES", "Expected", "Finding", "Interval", "Part", "Study", "StudyResult", "run_study"]
