@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import Array
+from relu_branches import dense_branches
 
 import depthgauge as dg
 from depthgauge.studies.rank import correlate
@@ -50,25 +50,6 @@ def test_the_ratio_is_that_of_the_first_path_order(matrices: int) -> None:
             paths = dg.path_norms(block, weights[:depth], inputs(3, 1, 24), 1)
             assert ratio == pytest.approx(paths.norms[1, 0] / paths.predicted[1, 0], rel=1e-5)
     np.testing.assert_allclose(found[:, 0], 1, rtol=1e-6)  # one branch alone
-
-
-def dense_branches(weights: dg.Weights, beta: float, x: Array) -> Array:
-    """Return the branch Jacobians of a Pre-RMSNorm ReLU stack, in float64 from their formulas."""
-    up, state = weights.up.astype(np.float64), x[0].astype(np.float64)
-    down = None if weights.down is None else weights.down.astype(np.float64)
-    jacobians = []
-    for layer in range(weights.depth):
-        size = math.sqrt(np.mean(state**2) + 1e-6)
-        normed = state / size
-        norm = (np.eye(len(state)) - np.outer(normed, normed) / len(state)) / size
-        z = normed @ up[layer]
-        jacobian = (z > 0)[:, None] * (up[layer].T @ norm)
-        output = np.maximum(z, 0)
-        if down is not None:
-            jacobian, output = down[layer].T @ jacobian, output @ down[layer]
-        jacobians.append(beta * jacobian)
-        state = state + beta * output
-    return np.array(jacobians)
 
 
 @pytest.mark.parametrize("matrices", [1, 2])

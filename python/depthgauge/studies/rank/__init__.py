@@ -18,12 +18,13 @@ from depthgauge.studies.rank.correlate import CORRELATE
 from depthgauge.studies.rank.depth import DEPTH
 from depthgauge.studies.rank.intervals import Expected, Finding, Interval
 from depthgauge.studies.rank.operations import OPERATIONS
+from depthgauge.studies.rank.paths import PATHS
 from depthgauge.studies.rank.ratio import RATIO
 from depthgauge.studies.rank.skip import SKIP
 from depthgauge.studies.rank.stream import STREAM
 from depthgauge.studies.rank.study import Part, Study, StudyResult, run_study
 from depthgauge.studies.rank.trainability import TRAINABILITY
 
-STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, CORRELATE, OPERATIONS, STREAM, TRAINABILITY)}
+STUDIES = {study.name: study for study in (SKIP, RATIO, DEPTH, CORRELATE, OPERATIONS, PATHS, STREAM, TRAINABILITY)}
 
 __all__ = ["STUDIES", "Expected", "Finding", "Interval", "Part", "Study", "StudyResult", "run_study"]

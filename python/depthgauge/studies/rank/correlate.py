@@ -65,9 +65,9 @@ def _ratios(branches: Array, depths: tuple[int, ...]) -> list[float]:
     for depth in depths:
         added = branches[passed:depth]
         total += added.sum(axis=0)
-        squares += float(np.sum(np.linalg.norm(added, axis=(1, 2)) ** 2))
+        squares += float(np.sum(added**2))
         passed = depth
-        ratios.append(float(np.linalg.norm(total)) / math.sqrt(squares))
+        ratios.append(math.sqrt(float(np.sum(total**2)) / squares))
     return ratios
 
 
