@@ -43,7 +43,7 @@ def moments(activation: str) -> Moments:
 
 def normal_nodes(count: int) -> tuple[Floats, Floats]:
     """Return nodes (even in number, so that none is 0) and weights of a mean over a standard normal."""
-    z: Floats = (np.arange(count) + 0.5) * (2 * _REACH / count) - _REACH
+    z: Floats = (np.arange(count, dtype=np.float64) + 0.5) * (2 * _REACH / count) - _REACH
     weights: Floats = np.exp(-(z**2) / 2)
     weights /= weights.sum()
     return z, weights
