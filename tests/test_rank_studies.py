@@ -97,7 +97,8 @@ def test_reports_in_every_form(small: tuple[StudyResult, Path], tmp_path: Path) 
     pytest.importorskip("matplotlib")
     figure = result.figure()
     for axes in figure.axes:
-        assert axes.get_xlabel()
+        place = axes.get_subplotspec()
+        assert axes.get_xlabel() or (place is not None and not place.is_last_row())  # rows may share it
         assert axes.get_title() or axes.get_ylabel() or len(figure.axes) > 1
     assert any(axes.get_ylabel() for axes in figure.axes)
     assert any(axes.get_legend() for axes in figure.axes) or figure.legends
