@@ -59,9 +59,10 @@ def test_an_example_is_the_same_alone(block: dg.Block, threads: int, dtype: np.d
 @pytest.mark.parametrize("few", [1, 2, 4, 5])
 def test_few_examples_have_the_bits_of_many(branch: str, few: int, dtype: np.dtype[Any]) -> None:
     """Widths beside those of vectors, and more hidden units than are passed at a time."""
-    norms = {"pre_norm": "layer", "output_norm": "rms", "post_norm": "dyt"}
+    plain = dg.Block(branch=branch)
+    normed = plain.replace(activation="tanh", weight_scale=0.7, pre_norm="layer", output_norm="rms", post_norm="dyt")
     for width, hidden in ((1, 3), (7, 1), (8, 17), (15, 16), (33, 31), (5, 1030), (1030, 5), (96, 2048)):
-        for block in (dg.Block(branch=branch), dg.Block(branch=branch, activation="tanh", weight_scale=0.7, **norms)):
+        for block in (plain, normed):
             p = random_problem(np.random.default_rng(width), block, 2, width, hidden, 19, dtype)
             fwd = dg.forward(block, p.weights, p.x, backend="native")
             tan = dg.jvp(block, p.weights, fwd, p.vector)
