@@ -47,12 +47,12 @@ What this does not show: that rank decides what trains. The task is small and ea
 {TRAINING} images to learn from): a linear classifier does about as well as the best of these networks, so that here
 a network trains if its depth does no harm. The networks are narrow and are trained briefly, by Adam at a constant
 rate, without warm-up, clipping, weight decay or learned gains, any of which may rescue a network that fails here;
-Post-Norm in particular is rarely trained without warm-up. The learning rates are a few, far apart. The correlations
-are over networks that were chosen to reach from easy to hopeless; with another choice they are others, and those that
-train differ in accuracy by a percent or two. Depth and strength also change how signal and gradient grow, so what
-goes with rank need not come from rank. Which rank is low ({LOW:g}) or high ({HIGH:g}) and what counts as trained
-(accuracy {TRAINS:g}) was set after a look at one seed. A star in the table marks where rank misleads: low, yet it
-trains, or high, yet it does not."""
+Post-Norm in particular is rarely trained without warm-up. The learning rates are a few, far apart; where the highest
+of them trains, a higher one might. The correlations are over networks that were chosen to reach from easy to
+hopeless; with another choice they are others, and those that train differ in accuracy by a percent or two. Depth and
+strength also change how signal and gradient grow, so what goes with rank need not come from rank. Which rank is low
+({LOW:g}) or high ({HIGH:g}) and what counts as trained (accuracy {TRAINS:g}) was set after a look at one seed. A star in
+the table marks where rank misleads: low, yet it trains, or high, yet it does not."""
 
 
 def trained(
@@ -215,7 +215,7 @@ def _draw(results: Results, figure: Figure) -> None:
         axes.set_xscale("log", base=2)
         axes.set_xlabel("depth L")
         axes.set_ylabel(f"log10 of the {title}")
-    below[0].legend(frameon=False, fontsize="small")
+    below[1].legend(frameon=False, fontsize="small", loc="lower left")
 
 
 def _scatter(axes: Axes, best: xarray.Dataset, measure: str) -> None:

@@ -51,7 +51,7 @@ class Classifier:
     def drawn(
         cls, block: dg.Block, depth: int, width: int, *, alphas: Sequence[float], pixels: int, classes: int, seed: int
     ) -> Classifier:
-        """Return replicates of one seed that differ in alpha alone: N(0, alpha²/fan_in) in the stack, at random.
+        """Return the replicates of one seed that differ in alpha alone: N(0, alpha²/fan_in) in the stack.
 
         Embedding and readout are N(0, 1/fan_in).
         """
