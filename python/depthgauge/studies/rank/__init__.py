@@ -15,10 +15,11 @@ Post-Norm: rank at strength 2.56, depth 48
 
 from depthgauge.studies.rank.depth import DEPTH
 from depthgauge.studies.rank.intervals import Expected, Finding, Interval
+from depthgauge.studies.rank.spike import SPIKE
 from depthgauge.studies.rank.stream import STREAM
 from depthgauge.studies.rank.study import Part, Study, StudyResult, run_study
 from depthgauge.studies.rank.width import WIDTH
 
-STUDIES = {study.name: study for study in (DEPTH, WIDTH, STREAM)}
+STUDIES = {study.name: study for study in (DEPTH, SPIKE, WIDTH, STREAM)}
 
 __all__ = ["STUDIES", "Expected", "Finding", "Interval", "Part", "Study", "StudyResult", "run_study"]
