@@ -21,13 +21,15 @@ from depthgauge.studies.rank.operations import OPERATIONS
 from depthgauge.studies.rank.paths import PATHS
 from depthgauge.studies.rank.ratio import RATIO
 from depthgauge.studies.rank.skip import SKIP
+from depthgauge.studies.rank.spike import SPIKE
 from depthgauge.studies.rank.stream import STREAM
 from depthgauge.studies.rank.study import Part, Study, StudyResult, run_study
 from depthgauge.studies.rank.trainability import TRAINABILITY
 from depthgauge.studies.rank.width import WIDTH
 
 STUDIES = {
-    study.name: study for study in (SKIP, RATIO, DEPTH, CORRELATE, OPERATIONS, PATHS, WIDTH, STREAM, TRAINABILITY)
+    study.name: study
+    for study in (SKIP, RATIO, DEPTH, CORRELATE, OPERATIONS, PATHS, SPIKE, WIDTH, STREAM, TRAINABILITY)
 }
 
 __all__ = ["STUDIES", "Expected", "Finding", "Interval", "Part", "Study", "StudyResult", "run_study"]
