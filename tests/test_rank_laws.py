@@ -56,7 +56,9 @@ def by_hand(placement: str, beta: float, alpha: float, layers: int, seed: int, s
 @pytest.mark.parametrize("placement", depth.PLACEMENTS)
 def test_depth_is_the_rank_of_the_jacobian(placement: str) -> None:
     strengths, depths = (0.1, 0.7), (1, 3, 6)
-    found = depth.ranks(placement=placement, width=WIDTH, strengths=strengths, depths=depths, seed=3)["rank"][1]
+    found = depth.ranks(placement=placement, matrices=2, width=WIDTH, strengths=strengths, depths=depths, seed=3)[
+        "rank"
+    ][1]
     for row, strength in zip(found, strengths, strict=True):
         for value, layers in zip(row, depths, strict=True):
             truth = effective_rank(by_hand(placement, strength, 1.0, layers, seed=3)) / WIDTH

@@ -51,8 +51,8 @@ Post-Norm in particular is rarely trained without warm-up. The learning rates ar
 of them trains, a higher one might. The correlations are over networks that were chosen to reach from easy to
 hopeless; with another choice they are others, and those that train differ in accuracy by a percent or two. Depth and
 strength also change how signal and gradient grow, so what goes with rank need not come from rank. Which rank is low
-({LOW:g}) or high ({HIGH:g}) and what counts as trained (accuracy {TRAINS:g}) was set after a look at one seed. A star in
-the table marks where rank misleads: low, yet it trains, or high, yet it does not."""
+({LOW:g}) or high ({HIGH:g}) and what counts as trained (accuracy {TRAINS:g}) was set after a look at one seed. A star
+in the table marks where rank misleads: low, yet it trains, or high, yet it does not."""
 
 
 def trained(
