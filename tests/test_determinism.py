@@ -55,6 +55,27 @@ def test_an_example_is_the_same_alone(block: dg.Block, threads: int, dtype: np.d
         assert_same_bits(tan.output[i], pushed.output[0], f"example {i}")
 
 
+@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("few", [1, 2, 4, 5])
+def test_few_examples_have_the_bits_of_many(branch: str, few: int, dtype: np.dtype[Any]) -> None:
+    """Widths beside those of vectors, and more hidden units than are passed at a time."""
+    plain = dg.Block(branch=branch)
+    normed = plain.replace(activation="tanh", weight_scale=0.7, pre_norm="layer", output_norm="rms", post_norm="dyt")
+    for width, hidden in ((1, 3), (7, 1), (8, 17), (15, 16), (33, 31), (5, 1030), (1030, 5), (96, 2048)):
+        for block in (plain, normed):
+            p = random_problem(np.random.default_rng(width), block, 2, width, hidden, 19, dtype)
+            fwd = dg.forward(block, p.weights, p.x, backend="native")
+            tan = dg.jvp(block, p.weights, fwd, p.vector)
+            some = slice(6, 6 + few)
+            alone = dg.forward(block, p.weights, p.x[some], backend="native")
+            pushed = dg.jvp(block, p.weights, alone, p.vector[some])
+            pulled = dg.vjp(block, p.weights, alone, p.vector[some])
+            assert_same_bits(alone.states, fwd.states[:, some], f"{width}, {hidden}")
+            assert_same_bits(pushed.output, tan.output[some], f"{width}, {hidden}")
+            whole = dg.vjp(block, p.weights, fwd, p.vector)
+            assert_same_bits(pulled.input_gradient, whole.input_gradient[some], f"{width}, {hidden}")
+
+
 @CASES
 def test_every_result_is_the_same_on_any_number_of_threads(block: dg.Block, dtype: np.dtype[Any]) -> None:
     p = random_problem(np.random.default_rng(2), block, 3, 19, 23, 35, dtype, replicates=(3,))

@@ -211,6 +211,34 @@ def test_a_grid_is_a_profile_of_each_block(
         assert_same_spread(dg.rank_grid(blocks, p.weights, p.x, depths=depths, backend=backend), grid)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_a_grid_has_the_bits_of_walks_alone(
+    threads: int, dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers too large to be passed many at a time, several groups of examples, and fewer tasks than threads."""
+    monkeypatch.setenv("DEPTHGAUGE_NUM_THREADS", "7")
+    for batch, width, hidden, members in ((1, 150, 1100, 3), (17, 20, 37, 2), (1, 24, 24, 1)):
+        block = dg.Block(activation="gelu")
+        p = random_problem(np.random.default_rng(3), block, 5, width, hidden, batch, dtype)
+        blocks = [block.replace(weight_scale=1.0 + 0.5 * k) for k in range(members)]
+        grid = dg.rank_grid(blocks, p.weights, p.x, depths=[3, 5], backend="native", threads=threads)
+        for index, member in enumerate(blocks):
+            alone = dg.rank_profile(member, p.weights, p.x, depths=[3, 5], method="naive", backend="native", threads=1)
+            assert_same_bits(grid.singular_values[index], alone.singular_values)
+
+
+def test_examples_that_are_lost_leave_the_rest_of_a_grid_alone(backend: str, dtype: np.dtype[Any]) -> None:
+    blocks = grid_blocks("gated")
+    p = random_problem(np.random.default_rng(4), blocks[0], 4, 9, 12, 5, dtype)
+    clean = dg.rank_grid(blocks, p.weights, p.x, backend=backend)
+    x = p.x.copy()
+    x[2, 3] = np.nan
+    found = dg.rank_grid(blocks, p.weights, x, backend=backend)
+    others = [0, 1, 3, 4]
+    assert_same_bits(found.singular_values[..., others, :], clean.singular_values[..., others, :])
+    assert np.all(np.isnan(found.singular_values[:, 1:, 2]))
+
+
 def test_bits_depend_on_neither_threads_nor_batch(monkeypatch: pytest.MonkeyPatch, dtype: np.dtype[Any]) -> None:
     monkeypatch.setenv("DEPTHGAUGE_NUM_THREADS", "5")
     p = deep(dtype, depth=24, batch=19)

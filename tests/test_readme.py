@@ -41,7 +41,9 @@ def test_code_runs(code: str, run: Callable[[str], None]) -> None:
     run(code)
 
 
-@pytest.mark.parametrize(("call", "place"), [("dg.spread(", 1), ("dg.rank_grid(", 2), ("dg.sweep(", 3)])
+@pytest.mark.parametrize(
+    ("call", "place"), [("dg.spread(", 1), ("dg.rank_grid(", 2), ("dg.sweep(", 3), ("run_study(", 4)]
+)
 def test_output_is_real(call: str, place: int, run: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = (block for block in blocks("python") if call in block)
     run(code)

@@ -8,6 +8,7 @@
 #include "bind/stack_arrays.hpp"
 #include "jacobian/graded_walk.hpp"
 #include "jacobian/walk.hpp"
+#include "jacobian/walks.hpp"
 
 namespace depthgauge {
 namespace {
@@ -40,6 +41,24 @@ void advance(W<T>& walk, const py::dict& problem, const py::dict& tape, int64_t 
   const stack::TapeArrays<T> arrays = read_tape(stack, tape, false);
   run_released(target, threads,
                [&](const Resources& resources) { walk.advance(stack, arrays, first, blocks, resources); });
+}
+
+// Walks, the problems of their stacks and their states, (replicates, examples, width) each, which move on with them.
+template <class T>
+void advance_walks(const py::list& walks, const py::list& problems, const py::list& states, int64_t first,
+                   int64_t blocks, const std::string& target, int threads) {
+  if (problems.size() != walks.size() || states.size() != walks.size())
+    throw std::invalid_argument("there must be a problem and states for each walk");
+  std::vector<jacobian::Traveler<T>> travelers;
+  for (size_t i = 0; i < walks.size(); ++i) {
+    const stack::Stack<T> stack = read_stack<T>(problems[i].cast<py::dict>());
+    const int64_t size = stack.replicates * stack.examples * stack.equation.width;
+    travelers.push_back(
+        {walks[i].cast<Walk<T>*>(), stack, data_of<T>(states[i].cast<py::array>(), "states", size, true)});
+  }
+  run_released(target, threads, [&](const Resources& resources) {
+    jacobian::advance_walks(travelers, first, blocks, resources);
+  });
 }
 
 template <class T>
@@ -85,6 +104,7 @@ void bind_precision(py::module_& m, const std::string& suffix) {
       .def("copy", &copy<T>)
       .def("singular_values", &singular_values<T>)
       .def("squares", &squares<T>);
+  m.def(("advance_walks_" + suffix).c_str(), &advance_walks<T>);
   py::class_<GradedWalk<T>>(m, ("GradedWalk_" + suffix).c_str())
       .def(py::init(&make_graded_walk<T>))
       .def("advance", &advance<T, GradedWalk>)

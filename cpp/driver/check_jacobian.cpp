@@ -1,11 +1,13 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "driver/checks.hpp"
 #include "driver/problem.hpp"
 #include "jacobian/graded_walk.hpp"
 #include "jacobian/walk.hpp"
+#include "jacobian/walks.hpp"
 
 namespace depthgauge::driver {
 namespace {
@@ -74,6 +76,8 @@ class Jacobians {
     const Walked<T> again(problem_, span_, forwarded_, false, together_);
     check_same(whole_.results(), again.results(), "jacobians: the same bits with several threads");
     if (span_.count > 0) batches();
+    side_by_side(alone_);
+    side_by_side(together_);
     stopped();
   }
 
@@ -160,11 +164,54 @@ class Jacobians {
             "a jacobian has the same bits in any batch");
   }
 
+  // States that walks side by side start from.
+  std::vector<T> states() const {
+    const stack::Rows<T> x = problem_.x().from(0);
+    std::vector<T> found;
+    for (int64_t r = 0; r < case_.replicates; ++r)
+      for (int64_t b = 0; b < span_.count; ++b)
+        for (int64_t k = 0; k < whole_.width; ++k) found.push_back(x.at(0, problem_.x_of()[r], b, k));
+    return found;
+  }
+
+  // Walks on the same weights do not know of each other, and are where each comes to by itself.
+  void side_by_side(const Resources& resources) {
+    std::vector<std::unique_ptr<Walk<T>>> walks;
+    std::vector<std::vector<T>> at(3, states());
+    std::vector<jacobian::Traveler<T>> travelers;
+    for (size_t i = 0; i < at.size(); ++i) {
+      walks.push_back(std::make_unique<Walk<T>>(resources.target, whole_.width, whole_.count, 1, false));
+      travelers.push_back({walks[i].get(), whole_.stack, at[i].data()});
+    }
+    travelers[1].stack.equation.weight_scale *= 0.5;
+    travelers[1].stack.equation.norm[stack::kPre] = stack::Norm::layer;
+    const int64_t half = case_.depth / 2;
+    jacobian::advance_walks(travelers, 0, half, resources);
+    jacobian::advance_walks(travelers, half, case_.depth - half, resources);
+    const auto same = [](const T* a, const T* b, int64_t count) {
+      return count == 0 || std::memcmp(a, b, static_cast<size_t>(count) * sizeof(T)) == 0;
+    };
+    for (const size_t i : {size_t{0}, size_t{2}}) {
+      Array<T> matrices(whole_.matrices.size());
+      Array<int64_t> exponents(whole_.count);
+      walks[i]->copy(matrices.data(), exponents.data(), resources);
+      check(same(matrices.data(), whole_.matrices.data(), matrices.size()),
+            "jacobians side by side have the same bits as alone");
+      check(same(at[i].data(), forwarded_.output.data(), static_cast<int64_t>(at[i].size())),
+            "states side by side have the same bits as alone");
+    }
+  }
+
   // What a stopped call leaves is unspecified, but it stays within its arrays.
   void stopped() {
     std::atomic<int64_t> left{Random(case_.seed + 8).below(4 * whole_.count * (case_.depth + 1) + 1)};
     const Stop stop{[](void* n) { return static_cast<std::atomic<int64_t>*>(n)->fetch_sub(1) <= 0; }, &left};
     Walked<T>(problem_, span_, forwarded_, case_.seed % 2 == 0, {together_.target, together_.threads, stop});
+    left = Random(case_.seed + 9).below(2 * whole_.count * (case_.depth + 1) + 1);
+    Walk<T> walk(together_.target, whole_.width, whole_.count, 1, false);
+    std::vector<T> at = states();
+    jacobian::advance_walks<T>({{&walk, whole_.stack, at.data()}}, 0, case_.depth,
+                               {together_.target, together_.threads, stop});
   }
 
   const Case& case_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "common/dispatch.hpp"
 #include "common/thread_pool.hpp"
@@ -66,13 +67,15 @@ Kernels<T> kernels(Target target) {
   return table;
 }
 
-// One call of `advance`.
+// One call that takes examples through some blocks: all those of `stack`, which are the walk's from number `begin` on.
 template <class T>
 class Walk<T>::Passage {
  public:
-  Passage(Walk& walk, const stack::Stack<T>& stack, const stack::TapeArrays<T>& tape, int64_t first, int64_t blocks,
-          const Resources& resources)
+  Passage(Walk& walk, int64_t begin, const stack::Stack<T>& stack, const stack::TapeArrays<T>& tape, int64_t first,
+          int64_t blocks, const Resources& resources)
       : walk_(walk),
+        begin_(begin),
+        count_(stack.replicates * stack.examples),
         table_(walk.table_),
         stack_(stack),
         tape_(tape),
@@ -81,9 +84,9 @@ class Walk<T>::Passage {
         blocks_(blocks),
         resources_(resources),
         alone_(eq_.width * eq_.width * eq_.hidden < kWorthSharing
-                   ? walk.count_
-                   : walk.count_ / resources.threads * resources.threads),
-        slots_(std::max(std::min<int64_t>(alone_, resources.threads), walk.count_ - alone_)),
+                   ? count_
+                   : count_ / resources.threads * resources.threads),
+        slots_(std::max(std::min<int64_t>(alone_, resources.threads), count_ - alone_)),
         memory_size_(table_.memory(eq_)),
         scratch_size_(table_.scratch(eq_)),
         memory_(slots_ * memory_size_),
@@ -99,13 +102,13 @@ class Walk<T>::Passage {
   void run() {
     one_each();
     together();
-    walk_.passed_ += blocks_;
   }
 
  private:
   // As many examples as divide among the threads go all the way by themselves.
   void one_each() {
-    parallel(resources_.threads, alone_, [&](int64_t n, int worker) {
+    parallel(resources_.threads, alone_, [&](int64_t i, int worker) {
+      const int64_t n = begin_ + i;
       for (int64_t l = 0; l < blocks_ && !resources_.stop(); ++l) {
         if (!linearize(n, l, worker)) continue;
         in_portions(eq_.width, resources_.stop, [&](int64_t from, int64_t to) { form(l, worker, from, to); });
@@ -120,26 +123,26 @@ class Walk<T>::Passage {
 
   // Of those that are left all threads share the rows of each block.
   void together() {
-    const int64_t rest = walk_.count_ - alone_, shares = (eq_.width + kShare - 1) / kShare;
+    const int64_t rest = count_ - alone_, others = begin_ + alone_, shares = (eq_.width + kShare - 1) / kShare;
     std::vector<T> tops(static_cast<size_t>(rest * shares));
     for (int64_t l = 0; l < blocks_ && rest > 0 && !resources_.stop(); ++l) {
-      parallel(resources_.threads, rest, [&](int64_t slot, int) { linearize(alone_ + slot, l, slot); });
+      parallel(resources_.threads, rest, [&](int64_t slot, int) { linearize(others + slot, l, slot); });
       const auto each_share = [&](auto&& task) {
         parallel(resources_.threads, rest * shares, [&](int64_t i, int worker) {
           const int64_t slot = i / shares, from = i % shares * kShare;
-          if (!walk_.lost(alone_ + slot) && !resources_.stop())
+          if (!walk_.lost(others + slot) && !resources_.stop())
             task(i, slot, worker, from, std::min(from + kShare, eq_.width));
         });
       };
       each_share([&](int64_t, int64_t slot, int, int64_t from, int64_t to) { form(l, slot, from, to); });
       each_share([&](int64_t i, int64_t slot, int worker, int64_t from, int64_t to) {
-        tops[static_cast<size_t>(i)] = pass(alone_ + slot, l, slot, worker, from, to);
+        tops[static_cast<size_t>(i)] = pass(others + slot, l, slot, worker, from, to);
       });
       if (resources_.stop()) return;
       parallel(resources_.threads, rest, [&](int64_t slot, int) {
-        if (walk_.lost(alone_ + slot)) return;
+        if (walk_.lost(others + slot)) return;
         const auto from = tops.begin() + slot * shares;
-        finish(alone_ + slot, l, slot, shares ? *std::max_element(from, from + shares) : T(0));
+        finish(others + slot, l, slot, shares ? *std::max_element(from, from + shares) : T(0));
       });
     }
   }
@@ -151,7 +154,7 @@ class Walk<T>::Passage {
 
   // False where the example is lost by the end of the block.
   bool linearize(int64_t n, int64_t l, int64_t slot) {
-    const Example<T> example(stack_, tape_, n);
+    const Example<T> example(stack_, tape_, n - begin_);
     if (walk_.lost(n) || example.is_lost(first_ + l + 1)) {
       lose(n, l);
       return false;
@@ -212,6 +215,7 @@ class Walk<T>::Passage {
   }
 
   Walk& walk_;
+  int64_t begin_, count_;
   const Kernels<T>& table_;
   const stack::Stack<T>& stack_;
   const stack::TapeArrays<T>& tape_;
@@ -246,7 +250,20 @@ template <class T>
 void Walk<T>::advance(const stack::Stack<T>& stack, const stack::TapeArrays<T>& tape, int64_t first, int64_t blocks,
                       const Resources& resources) {
   check_passage(stack, width_, count_, first, blocks, resources.target, target_);
-  Passage(*this, stack, tape, first, blocks, resources).run();
+  Passage(*this, 0, stack, tape, first, blocks, resources).run();
+  passed_ += blocks;
+}
+
+template <class T>
+void Walk<T>::check(const stack::Stack<T>& stack, int64_t first, int64_t blocks, Target target) const {
+  if (orders_) throw std::invalid_argument("a walk with orders goes by itself");
+  check_passage(stack, width_, count_, first, blocks, target, target_);
+}
+
+template <class T>
+void Walk<T>::carry(int64_t begin, const stack::Stack<T>& part, const stack::TapeArrays<T>& tape, int64_t blocks,
+                    const Resources& resources) {
+  Passage(*this, begin, part, tape, 0, blocks, resources).run();
 }
 
 template <class T>

@@ -22,6 +22,14 @@ class Walk {
   void advance(const stack::Stack<T>& stack, const stack::TapeArrays<T>& tape, int64_t first, int64_t blocks,
                const Resources& resources);
 
+  // The same in pieces, for a walk without orders: whether it can pass these layers; examples from number `begin` on,
+  // all those of a stack by itself, through its first `blocks` layers, while other threads may take others; and that now
+  // every example has passed so many.
+  void check(const stack::Stack<T>& stack, int64_t first, int64_t blocks, Target target) const;
+  void carry(int64_t begin, const stack::Stack<T>& part, const stack::TapeArrays<T>& tape, int64_t blocks,
+             const Resources& resources);
+  void count_passed(int64_t blocks) { passed_ += blocks; }
+
   // Jacobians [example][part][output][input], without their exponents.
   void copy(T* matrices, int64_t* exponents, const Resources& resources) const;
   void singular_values(T* values, int64_t* exponents, bool* converged, const Resources& resources) const;

@@ -10,17 +10,17 @@ using depthgauge::stack::kMaxJobs;
 
 // The hidden units [j0, j0 + n) of one group: their values go to `z`.
 template <class T, bool Record>
-DG_INLINE void hidden_chunk(const Equation& eq, const Layer<T>& layer, const T* packed_up, const T* packed_gate,
-                            const T* input, int64_t j0, int64_t n, T* z, T* up_path, HiddenRecord<T>& record,
-                            Prefetch& soon) {
+DG_INLINE void hidden_chunk(const Equation& eq, const Layer<T>& layer, const Columns<T>& up, const Columns<T>& gate,
+                            const T* input, int examples, int64_t j0, int64_t n, T* z, T* up_path,
+                            HiddenRecord<T>& record, Prefetch& soon) {
   const T* b_up = layer.b_up ? layer.b_up + j0 : nullptr;
   if (eq.branch == Branch::gated) {
-    multiply_columns(packed_up, eq.width, n, input, up_path, false, soon);
+    up.multiply(input, examples, up_path, false, soon);
     add_bias(up_path, n, static_cast<T>(eq.weight_scale), b_up);
-    multiply_columns(packed_gate, eq.width, n, input, z, false, soon);
+    gate.multiply(input, examples, z, false, soon);
     activate<T, Record>(eq, z, n, layer.b_gate ? layer.b_gate + j0 : nullptr, up_path, record);
   } else {
-    multiply_columns(packed_up, eq.width, n, input, z, false, soon);
+    up.multiply(input, examples, z, false, soon);
     activate<T, Record>(eq, z, n, b_up, static_cast<const T*>(nullptr), record);
   }
 }
@@ -90,7 +90,8 @@ void residual_normed(const Equation& eq, const Layer<T>& layer, T* r, ForwardJob
 template <class T>
 void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* jobs, int64_t count, T* memory,
                    const Stop& stop) {
-  const int64_t d = eq.width, m = eq.hidden, chunk = chunk_size<T>(eq);
+  const bool few = hold_few(jobs, count);
+  const int64_t d = eq.width, m = eq.hidden, chunk = few ? chunk_of_few(eq) : chunk_size<T>(eq);
   Scratch<T> scratch{memory};
   const T* input[kMaxJobs];
   T* r[kMaxJobs];
@@ -109,14 +110,14 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
   }
   T* hidden = scratch.take_group(chunk);
   T* up_path = scratch.take_group(chunk);
-  T* packed_up = scratch.take(packed_size<T>(d, chunk));
-  T* packed_gate = scratch.take(packed_size<T>(d, chunk));
-  T* packed_down = scratch.take(packed_size<T>(chunk, d));
+  T* room_up = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(d, chunk));
+  T* room_gate = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(d, chunk));
+  T* room_down = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(chunk, d));
   for (int64_t j0 = 0; j0 < m; j0 += chunk) {
     const int64_t n = smaller(chunk, m - j0);
-    pack_columns(layer.up + j0, m, d, n, packed_up);
-    if (eq.branch == Branch::gated) pack_columns(layer.gate + j0, m, d, n, packed_gate);
-    if (eq.branch != Branch::linear) pack_columns(layer.down + j0 * d, d, n, d, packed_down);
+    const Columns<T> up(layer.up + j0, m, d, n, few, room_up);
+    const Columns<T> gate(eq.branch == Branch::gated ? layer.gate + j0 : nullptr, m, d, n, few, room_gate);
+    const Columns<T> down(eq.branch == Branch::linear ? nullptr : layer.down + j0 * d, d, n, d, few, room_down);
     Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
@@ -131,12 +132,11 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
       record.examples = (1u << job.examples) - 1u;
       T* z = eq.branch == Branch::linear ? r[g] + at : hidden;
       soon.group(record.derivative, n, steps_of(n, d));
-      hidden_chunk<T, true>(eq, layer, packed_up, packed_gate, input[g], j0, n, z, up_path, record,
-                            soon);
+      hidden_chunk<T, true>(eq, layer, up, gate, input[g], job.examples, j0, n, z, up_path, record, soon);
       job.live += record.live;
       job.saturated += record.saturated;
       if (j0 + n == m) soon.group(job.next, d, steps_of(d, n));
-      if (eq.branch != Branch::linear) multiply_columns(packed_down, n, d, z, r[g], j0 > 0, soon);
+      if (eq.branch != Branch::linear) down.multiply(z, job.examples, r[g], j0 > 0, soon);
     }
   }
   const bool plain = !active(eq, layer, kOutput) && !active(eq, layer, kPost);

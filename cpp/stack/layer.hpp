@@ -1,7 +1,7 @@
 // What the layer kernels share: scratch, the chunks of the hidden dimension, and packed blocks of weights.
 #pragma once
 
-#include "stack/gemm.hpp"
+#include "stack/columns.hpp"
 #include "stack/hidden.hpp"
 
 namespace {
@@ -24,6 +24,17 @@ DG_INLINE int64_t chunk_size(const Equation& eq) {
   const int64_t chunks = (eq.hidden + fit - 1) / fit;
   if (chunks <= 1) return eq.hidden;
   return (((eq.hidden + chunks - 1) / chunks + unit - 1) / unit) * unit;
+}
+
+// The same for few examples, which pass once: long pieces of the rows of weights, and hidden units that stay in the caches.
+DG_INLINE int64_t chunk_of_few(const Equation& eq) { return smaller(eq.hidden, 1024); }
+
+// Whether few examples in all are in the groups of a call.
+template <class Job>
+DG_INLINE bool hold_few(const Job* jobs, int64_t count) {
+  int64_t examples = 0;
+  for (int64_t g = 0; g < count; ++g) examples += jobs[g].examples;
+  return examples <= kFewExamples;
 }
 
 DG_INLINE int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
@@ -66,14 +77,23 @@ DG_INLINE int64_t packed_rows_stride(int64_t inner) {
   return padded(inner) + kLanes<T>;
 }
 
-// The largest scratch of the three kernels, in elements: two buffers of states a job, three chunks of hidden
-// units, six packed blocks.
+// What `Columns` needs of one matrix in a pass of few examples.
+template <class T>
+DG_INLINE int64_t few_sums(const Equation& eq) {
+  const int64_t chunk = chunk_of_few(eq);
+  return padded(kFewExamples * sums_size<T>(chunk > eq.width ? chunk : eq.width));
+}
+
+// The largest scratch of the three kernels, in elements: two buffers of states a job, and three chunks of hidden units
+// with six packed blocks, or two with three matrices' sums.
 template <class T>
 int64_t layer_scratch(const Equation& eq, int64_t jobs) {
   const int64_t d = eq.width, chunk = chunk_size<T>(eq);
   const int64_t block = padded(packed_size<T>(d, chunk)) + padded(packed_size<T>(chunk, d)) +
                         padded(chunk * packed_rows_stride<T>(d)) + padded(d * packed_rows_stride<T>(chunk));
-  return jobs * 2 * padded(d * kLanes<T>) + 4 * padded(chunk * kLanes<T>) + 3 * block + 64;
+  const int64_t many = 4 * padded(chunk * kLanes<T>) + 3 * block;
+  const int64_t few = 2 * padded(chunk_of_few(eq) * kLanes<T>) + 3 * few_sums<T>(eq);
+  return jobs * 2 * padded(d * kLanes<T>) + (many > few ? many : few) + 64;
 }
 
 template <class T>

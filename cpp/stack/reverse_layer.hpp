@@ -161,10 +161,8 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
       up = rows_up;
       gates = rows_gate;
     }
-    if (weights) {
-      pack_columns(layer.up + j0, m, d, n, packed_up);
-      if (gated) pack_columns(layer.gate + j0, m, d, n, packed_gate);
-    }
+    const Columns<T> columns_up(weights ? layer.up + j0 : nullptr, m, d, n, false, packed_up);
+    const Columns<T> columns_gate(weights && gated ? layer.gate + j0 : nullptr, m, d, n, false, packed_gate);
     Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
@@ -186,7 +184,8 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
         GradientJob<T>& w = *job.weights;
         T* value = w.activation + at;
         HiddenRecord<T> none;
-        hidden_chunk<T, false>(eq, layer, packed_up, packed_gate, input[g], j0, n, value, up_path, none, soon);
+        hidden_chunk<T, false>(eq, layer, columns_up, columns_gate, input[g], job.examples, j0, n, value, up_path, none,
+                               soon);
         if (!active(eq, layer, kOutput))
           w.branch_scale += (linear ? 1 : eq.weight_scale) *
                             inner_product<T>(

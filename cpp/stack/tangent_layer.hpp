@@ -49,7 +49,8 @@ void residual_tangent(const Equation& eq, const Layer<T>& layer, T* r, TangentJo
 template <class T>
 void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* jobs, int64_t count, T* memory,
                    const Stop& stop) {
-  const int64_t d = eq.width, m = eq.hidden, chunk = chunk_size<T>(eq);
+  const bool few = hold_few(jobs, count);
+  const int64_t d = eq.width, m = eq.hidden, chunk = few ? chunk_of_few(eq) : chunk_size<T>(eq);
   const T scale = static_cast<T>(eq.weight_scale);
   Scratch<T> scratch{memory};
   const T* input[kMaxJobs];
@@ -71,34 +72,35 @@ void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* job
   }
   T* hidden = scratch.take_group(chunk);
   T* up_path = scratch.take_group(chunk);
-  T* packed_up = scratch.take(packed_size<T>(d, chunk));
-  T* packed_gate = scratch.take(packed_size<T>(d, chunk));
-  T* packed_down = scratch.take(packed_size<T>(chunk, d));
+  T* room_up = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(d, chunk));
+  T* room_gate = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(d, chunk));
+  T* room_down = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(chunk, d));
   for (int64_t j0 = 0; j0 < m; j0 += chunk) {
     const int64_t n = smaller(chunk, m - j0);
-    pack_columns(layer.up + j0, m, d, n, packed_up);
-    if (eq.branch == Branch::gated) pack_columns(layer.gate + j0, m, d, n, packed_gate);
-    if (eq.branch != Branch::linear) pack_columns(layer.down + j0 * d, d, n, d, packed_down);
+    const Columns<T> up(layer.up + j0, m, d, n, few, room_up);
+    const Columns<T> gate(eq.branch == Branch::gated ? layer.gate + j0 : nullptr, m, d, n, few, room_gate);
+    const Columns<T> down(eq.branch == Branch::linear ? nullptr : layer.down + j0 * d, d, n, d, few, room_down);
     Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
       const Tape<T>& tape = jobs[g].tape;
+      const int examples = jobs[g].examples;
       const int64_t at = j0 * kLanes<T>;
       const uint16_t* positive = tape.positive ? tape.positive + j0 : nullptr;
       const T* derivative = tape.derivative ? tape.derivative + at : nullptr;
       T* z = eq.branch == Branch::linear ? r[g] + at : hidden;
       if (eq.branch == Branch::gated) {
-        multiply_columns(packed_gate, d, n, input[g], z, false, soon);
+        gate.multiply(input[g], examples, z, false, soon);
         apply_derivative(eq, z, n, scale, positive, derivative);
-        multiply_columns(packed_up, d, n, input[g], up_path, false, soon);
+        up.multiply(input[g], examples, up_path, false, soon);
         apply_derivative<T>(eq, up_path, n, scale, nullptr, tape.gate_value + at);
         for (int64_t j = 0; j < n; ++j)
           store_row(z + j * kLanes<T>, load_row(z + j * kLanes<T>) + load_row(up_path + j * kLanes<T>));
       } else {
-        multiply_columns(packed_up, d, n, input[g], z, false, soon);
+        up.multiply(input[g], examples, z, false, soon);
         apply_derivative(eq, z, n, scale, positive, derivative);
       }
-      if (eq.branch != Branch::linear) multiply_columns(packed_down, n, d, z, r[g], j0 > 0, soon);
+      if (eq.branch != Branch::linear) down.multiply(z, examples, r[g], j0 > 0, soon);
     }
   }
   for (int64_t g = 0; g < count; ++g) residual_tangent(eq, layer, r[g], jobs[g]);

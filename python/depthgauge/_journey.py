@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,12 @@ from depthgauge import _arguments
 from depthgauge._arrays import Array
 from depthgauge._stack import AnyWeights, check_kinds, flat_indices
 from depthgauge._stretches import stretches
-from depthgauge.backends import Backend, GradedWalk, JacobianWalk, Stack, backend_name, get_backend
+from depthgauge.backends import Backend, GradedWalk, JacobianWalk, JacobianWalks, Stack, backend_name, get_backend
 from depthgauge.equation import Block
 from depthgauge.transport import _rows
 
 Walk = TypeVar("Walk", JacobianWalk, GradedWalk)
+Entered = TypeVar("Entered", contravariant=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,11 @@ class Start:
         """Begin a walk through stacks that have the replicates of `stack`."""
         x_of = flat_indices(self.leading, stack.replicates)
         return self.backend.jacobian_walk(self.x, x_of, max_order=max_order, threads=self.threads)
+
+    def jacobian_walks(self, stack: Stack, count: int) -> JacobianWalks:
+        """Begin several like `jacobian_walk`."""
+        x_of = flat_indices(self.leading, stack.replicates)
+        return self.backend.jacobian_walks(self.x, x_of, count, threads=self.threads)
 
     def graded_walk(self, stack: Stack, examples: npt.NDArray[np.bool_]) -> GradedWalk:
         """Begin a walk of some of the examples; `examples`, shape (B,), says which."""
@@ -108,16 +114,24 @@ class Journey(Generic[Walk]):
         entered, self._next = self._next, None
         while entered is not None and depths:
             before, stack = entered
-            yield from stops(self.walk, before, stack, depths)
+            yield from stops(self.walk, stack, before, stack.depth, depths)
             entered = next(self._through, None) if before + stack.depth < depths[-1] else None
 
 
-def stops(walk: JacobianWalk | GradedWalk, before: int, stack: Stack, depths: Sequence[int]) -> Iterator[int]:
-    """Pass `stack`, which `before` blocks precede, yielding each of `depths`, ascending, when the walk is there.
+class _Passing(Protocol[Entered]):
+    """A walk, or several, through stacks one after another."""
 
-    After the last of `depths` the walk stays where it is.
+    def enter(self, stacks: Entered, /) -> None: ...
+
+    def advance(self, blocks: int) -> None: ...
+
+
+def stops(walk: _Passing[Entered], stack: Entered, before: int, length: int, depths: Sequence[int]) -> Iterator[int]:
+    """Pass `stack`, or several, yielding each of `depths`, ascending, when the walk is there.
+
+    It has `length` blocks, which `before` others precede.  After the last of `depths` the walk stays where it is.
     """
-    after = before + stack.depth
+    after = before + length
     if before == 0 and 0 in depths:
         yield 0
     if before >= depths[-1]:

@@ -44,7 +44,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--depths", type=_depths, metavar="N,N,...", help="numbers of blocks, in place of the study's own"
     )
-    parser.add_argument("--width", type=integer(2), metavar="N", help="features of a state (default 256; --quick 64)")
+    parser.add_argument(
+        "--width",
+        type=integer(2),
+        metavar="N",
+        help="features of a state (default 256; 64 with --quick, 32 for trainability)",
+    )
     parser.add_argument("--quick", action="store_true", help="small defaults, for a first look")
     parser.add_argument(
         "--store",
@@ -89,6 +94,7 @@ def _rank(arguments: argparse.Namespace) -> int:
         results.append(result)
         if not arguments.json:
             print(("\n\n" if number else "") + study_text(result), flush=True)
+        print(f"depthgauge: {name} took {result.seconds:.1f} s", file=sys.stderr)
         if arguments.plot is not None:
             path = arguments.plot
             path = path if len(names) == 1 else path.with_stem(f"{path.stem}-{name}")
@@ -105,8 +111,8 @@ def study_text(result: StudyResult) -> str:
     study = result.study
     lines = [
         f"{study.name}: {study.question}",
-        f"Rank at initialization, a commissioning check: width {result.width}, {result.seeds} seed"
-        f"{'s' if result.seeds > 1 else ''}, {result.seconds:.1f} s",
+        f"At initialization, a commissioning check: width {result.width}, depths {', '.join(map(str, result.depths))}, "
+        f"{result.seeds} seed{'s' if result.seeds > 1 else ''}",
         "",
         *aligned(study.table(result.results), left=(0,)),
         "",

@@ -17,7 +17,7 @@ from depthgauge._arrays import Array
 from depthgauge._journey import Journey, Start, depth_list, start, stops
 from depthgauge._results import shaped
 from depthgauge._stack import AnyWeights, layer_scale
-from depthgauge.backends import Indices, JacobianWalk, SingularArrays, Stack
+from depthgauge.backends import Indices, SingularArrays, Stack
 from depthgauge.equation import Block
 from depthgauge.spectra import Spread, spread_of_logs, spread_of_values
 
@@ -118,7 +118,7 @@ def rank_profile(
     graded = np.full((replicates, len(visited), batch), method == "graded")
     for depth in journey.stops([] if method == "graded" else visited):
         place = visited.index(depth)
-        values = found.put((slice(None), place), journey.walk)
+        values = found.put((slice(None), place), journey.walk.singular_values())
         if method == "auto":
             graded[:, place] = graded[:, max(place - 1, 0)] | _unresolved(values)
             if np.all(graded[:, place]):
@@ -185,11 +185,12 @@ def rank_grid(
     at_once = max(_MEMORY // max(replicates * batch * width * width * itemsize, 1), 1)
     for first in range(0, len(members) if visited else 0, at_once):
         wave = members[first : first + at_once]
-        walks = [begin.jacobian_walk(stack) for _ in wave]
+        walks = begin.jacobian_walks(stack, len(wave))
         for before, stack in through:
-            for index, (block, walk) in enumerate(zip(wave, walks, strict=True), first):
-                for depth in stops(walk, before, _with_block(stack, block, before, weights), visited):
-                    found.put((index, slice(None), visited.index(depth)), walk)
+            stacks = [_with_block(stack, block, before, weights) for block in wave]
+            for depth in stops(walks, stacks, before, stack.depth, visited):
+                for index in range(len(wave)):
+                    found.put((first + index, slice(None), visited.index(depth)), walks.singular_values(index))
             if before + stack.depth >= visited[-1]:
                 break
         through = begin.stretches()
@@ -211,9 +212,8 @@ class _Found:
     def nothing(cls, shape: tuple[int, ...], width: int, dtype: np.dtype[Any]) -> _Found:
         return cls(np.zeros((*shape, width), dtype), np.zeros(shape, np.int64), np.ones(shape, np.bool_))
 
-    def put(self, place: tuple[int | slice, ...], walk: JacobianWalk) -> Array:
-        """Put what `walk` has now at an index that leaves the axes (R, B); return its values, (R, B, d)."""
-        found = walk.singular_values()
+    def put(self, place: tuple[int | slice, ...], found: SingularArrays) -> Array:
+        """Put what a walk has at an index that leaves the axes (R, B); return its values, (R, B, d)."""
         at = self.values[place]
         at[...] = found.values.reshape(at.shape)
         self.exponents[place] = found.exponent.reshape(at.shape[:-1])

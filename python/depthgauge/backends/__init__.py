@@ -137,6 +137,22 @@ class JacobianWalk(Protocol):
         """
 
 
+class JacobianWalks(Protocol):
+    """K walks of the same examples, as of `JacobianWalk`, each through a stack of its own.
+
+    Their stacks share the weights and the kind of branch.
+    """
+
+    def enter(self, stacks: Sequence[Stack]) -> None:
+        """Take the blocks of K stacks next."""
+
+    def advance(self, blocks: int) -> None:
+        """Carry the Jacobians of all walks through the next `blocks` blocks of the stacks entered last."""
+
+    def singular_values(self, index: int) -> SingularArrays:
+        """Return those of one walk."""
+
+
 class GradedWalk(Protocol):
     """The same Jacobians as products that lose nothing to what is large; `enter` and `advance` as above."""
 
@@ -187,6 +203,9 @@ class Backend(Protocol):
 
     def jacobian_walk(self, x: Array, x_of: Indices, *, max_order: int | None, threads: int) -> JacobianWalk:
         """Begin with the states of `x`, shape (X, B, d), any strides; replicate r starts from ``x[x_of[r]]``."""
+
+    def jacobian_walks(self, x: Array, x_of: Indices, count: int, *, threads: int) -> JacobianWalks:
+        """Begin so many walks like `jacobian_walk`."""
 
     def graded_walk(self, x: Array, x_of: Indices, *, threads: int) -> GradedWalk:
         """Begin like `jacobian_walk`."""

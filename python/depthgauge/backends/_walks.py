@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,11 @@ def jacobian_walk(x: Array, x_of: Indices, *, max_order: int | None, threads: in
     """Begin with the states of `x`, shape (X, B, d); replicate r starts from ``x[x_of[r]]``."""
     del threads
     return JacobianWalk(np.array(x[x_of], order="C"), max_order)
+
+
+def jacobian_walks(x: Array, x_of: Indices, count: int, *, threads: int) -> JacobianWalks:
+    """Begin so many walks like `jacobian_walk`."""
+    return JacobianWalks([jacobian_walk(x, x_of, max_order=None, threads=threads) for _ in range(count)])
 
 
 def graded_walk(x: Array, x_of: Indices, *, threads: int) -> GradedWalk:
@@ -114,6 +119,27 @@ class JacobianWalk:
         exponents[np.abs(exponents) <= _RANGE] = 0
         self._parts = np.ldexp(self._parts, -exponents[:, :, None])
         self._exponents += exponents
+
+
+class JacobianWalks:
+    """Several walks, one after the other; see `depthgauge.backends.JacobianWalks`."""
+
+    def __init__(self, walks: list[JacobianWalk]) -> None:
+        self._walks = walks
+
+    def enter(self, stacks: Sequence[Stack]) -> None:
+        """Take the blocks of `stacks` next."""
+        for walk, stack in zip(self._walks, stacks, strict=True):
+            walk.enter(stack)
+
+    def advance(self, blocks: int) -> None:
+        """Pass so many blocks."""
+        for walk in self._walks:
+            walk.advance(blocks)
+
+    def singular_values(self, index: int) -> SingularArrays:
+        """Return the singular values of each matrix of one walk."""
+        return self._walks[index].singular_values()
 
 
 class GradedWalk:

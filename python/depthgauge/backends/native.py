@@ -238,6 +238,33 @@ class _JacobianWalk:
         return branch, post
 
 
+class _JacobianWalks:
+    """See `depthgauge.backends.JacobianWalks`."""
+
+    def __init__(self, x: Array, x_of: Indices, count: int, threads: int) -> None:
+        self._batch, self._width, self._dtype = *x.shape[1:], x.dtype
+        self._examples = len(x_of) * self._batch
+        self._call = (_target(), threads)  # walks stay with their instruction set
+        # Where each walk is; the kernels move it on.
+        self._states = [np.array(x[x_of], order="C") for _ in range(count)]
+        make = _function("Walk", x)
+        self._walks = [make(_target(), self._width, self._examples, 1, False) for _ in range(count)]
+        self._advance = _function("advance_walks", x)
+
+    def enter(self, stacks: Sequence[Stack]) -> None:
+        self._problems = [_problem(stack, self._batch) for stack in stacks]
+        self._passed = 0
+
+    def advance(self, blocks: int) -> None:
+        self._advance(self._walks, self._problems, self._states, self._passed, blocks, *self._call)
+        self._passed += blocks
+
+    def singular_values(self, index: int) -> SingularArrays:
+        found = _singular_arrays(self._examples, self._width, self._dtype)
+        self._walks[index].singular_values(*found, *self._call)
+        return found
+
+
 class _GradedWalk:
     """See `depthgauge.backends.GradedWalk`."""
 
@@ -265,6 +292,11 @@ class _GradedWalk:
 def jacobian_walk(x: Array, x_of: Indices, *, max_order: int | None, threads: int) -> _JacobianWalk:
     """Begin with the identity at the states of `x`, shape (X, B, d)."""
     return _JacobianWalk(x, x_of, max_order, threads)
+
+
+def jacobian_walks(x: Array, x_of: Indices, count: int, *, threads: int) -> _JacobianWalks:
+    """Begin so many walks like `jacobian_walk`."""
+    return _JacobianWalks(x, x_of, count, threads)
 
 
 def graded_walk(x: Array, x_of: Indices, *, threads: int) -> _GradedWalk:

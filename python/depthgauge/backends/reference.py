@@ -25,6 +25,7 @@ from depthgauge.backends._random import fill_normals as fill_normals
 from depthgauge.backends._singular import singular_values as singular_values
 from depthgauge.backends._walks import graded_walk as graded_walk
 from depthgauge.backends._walks import jacobian_walk as jacobian_walk
+from depthgauge.backends._walks import jacobian_walks as jacobian_walks
 
 # Thresholds on |phi'(z)|, rounded to the dtype of the states before they are compared.
 _LIVE = 0.1

@@ -26,10 +26,17 @@ def study_figure(result: StudyResult) -> Figure:
 
     figure = Figure(layout="constrained")
     result.study.draw(result.results, figure)
-    figure.suptitle(result.study.question, fontsize="large")
+    figure.suptitle(_typeset(result.study.question), fontsize="large")
     size = f"Width {result.width}, {result.seeds} seeds; bands are 95 % intervals of the mean over seeds."
     figure.supxlabel(f"{size}\n{CAPTION}", fontsize=8, fontstyle="italic")
     return figure
+
+
+def _typeset(text: str) -> str:
+    """Return a question as it is printed on paper."""
+    for plain, symbol in ((" * ", r" "), ("beta", r"$\beta$"), ("alpha^M", r"$\alpha^M$"), ("sqrt(L)", r"$\sqrt{L}$")):
+        text = text.replace(plain, symbol)
+    return text
 
 
 def panels(figure: Figure, columns: int, rows: int = 1, **shared: Any) -> npt.NDArray[Any]:

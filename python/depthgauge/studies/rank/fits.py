@@ -46,3 +46,25 @@ def contour_exponent(strengths: npt.ArrayLike, depths: npt.ArrayLike, ranks: npt
     logs = np.log(np.asarray(strengths, np.float64))
     passed = [crossing(logs, column, level) for column in np.asarray(ranks, np.float64).T]
     return slope(np.log(np.asarray(depths, np.float64)), passed)
+
+
+def spearman(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Return Spearman's correlation of the pairs that are finite; NaN for fewer than 3, or where one is constant."""
+    from scipy.stats import spearmanr
+
+    pairs = np.stack([np.ravel(x), np.ravel(y)]).astype(np.float64)
+    pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
+    if pairs.shape[1] < 3 or np.any(pairs.min(axis=1) == pairs.max(axis=1)):
+        return float("nan")
+    return float(spearmanr(*pairs).statistic)
+
+
+def chance_above(values: npt.ArrayLike, chosen: npt.ArrayLike) -> float:
+    """Return the chance that a value of the chosen is above one of the others, ties half: the area under a ROC curve.
+
+    0.5 tells nothing, 1 all; NaN where there are none to compare.
+    """
+    values, chosen = np.ravel(np.asarray(values, np.float64)), np.ravel(np.asarray(chosen, np.bool_))
+    known = np.isfinite(values)
+    differences = values[known & chosen][:, None] - values[known & ~chosen]
+    return float((np.sign(differences).mean() + 1) / 2) if differences.size else float("nan")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import depthgauge as dg
 from depthgauge._arrays import Array
 
@@ -14,7 +12,7 @@ TITLES = {"pre": "Pre-Norm", "post": "Post-Norm", "output": "Output-Norm"}
 _BRANCHES = {1: "linear", 2: "mlp"}
 
 # Effective ranks in float32 differ by less than 1e-5 from those in float64, which take twice as long.
-DTYPE = np.float32
+DTYPE = "float32"
 
 
 def network(placement: str, *, beta: float = 1.0, alpha: float = 1.0, matrices: int = 2, **rest: Any) -> dg.Block:
@@ -22,11 +20,13 @@ def network(placement: str, *, beta: float = 1.0, alpha: float = 1.0, matrices: 
     return dg.Block.placed(placement, branch=_BRANCHES[matrices], branch_scale=beta, weight_scale=alpha, **rest)
 
 
-def generated(block: dg.Block, depth: int, width: int, seed: int, hidden: int | None = None) -> dg.GeneratedWeights:
+def generated(
+    block: dg.Block, depth: int, width: int, seed: int, hidden: int | None = None, dtype: str = DTYPE
+) -> dg.GeneratedWeights:
     """Return the weights of one seed, N(0, 1/fan_in); alpha is the block's `weight_scale`."""
-    return dg.GeneratedWeights(block, depth, width, hidden, init="lecun", seed=seed, dtype=DTYPE)
+    return dg.GeneratedWeights(block, depth, width, hidden, init="lecun", seed=seed, dtype=dtype)
 
 
-def inputs(seed: int, count: int, width: int) -> Array:
+def inputs(seed: int, count: int, width: int, dtype: str = DTYPE) -> Array:
     """Return the inputs of one seed, standard normal, independent of its weights."""
-    return dg.normal(seed, (count, width), dtype=DTYPE)
+    return dg.normal(seed, (count, width), dtype=dtype)

@@ -153,7 +153,7 @@ def run_study(
     depths : sequence of int, optional
         Numbers of blocks; the study's own by default.
     width : int, optional
-        Features of a state; 256 by default, 64 with quick.
+        Features of a state; 256 by default, 64 with quick (and 32 for trainability).
     quick : bool
         Take small defaults, for a first look.
     store : path, optional
