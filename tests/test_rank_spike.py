@@ -74,16 +74,18 @@ def test_branch_means_are_those_of_the_branches(monkeypatch: pytest.MonkeyPatch)
 
     later = [np.mean([cosine(layer - 1, other) for other in range(layer, 12)]) for layer in (1, 2, 4, 6)]
     np.testing.assert_allclose(found["cosine"][1], later, atol=1e-4)
-    for name, first in (("all_pairs", 0), ("late_pairs", 3)):
-        pairs = [cosine(a, b) for a in range(first, 12) for b in range(a + 1, 12)]
-        assert found[name] == pytest.approx(np.mean(pairs), abs=1e-4)
+    pairs = [(a, b) for a in range(12) for b in range(a + 1, 12)]
+    assert found["all_pairs"] == pytest.approx(np.mean([cosine(*pair) for pair in pairs]), abs=1e-4)
+    means = [branch[0] for branch in outputs]
+    assert found["one_input"] == pytest.approx(np.mean([cosine(*pair) for pair in pairs]), abs=1e-4)
 
 
 @pytest.mark.parametrize("activation", spike.ACTIVATIONS)
-def test_branch_means_come_to_the_cosine_of_theory(activation: str) -> None:
+def test_branches_have_the_cosine_of_theory(activation: str) -> None:
     cells = [spike.branches(activation, 128, (1, 32), seed) for seed in range(3)]
     expected = moments(activation).cosine
-    assert np.mean([cell["late_pairs"] for cell in cells]) == pytest.approx(expected, abs=0.04)
+    assert np.mean([cell["one_input"] for cell in cells]) == pytest.approx(expected, abs=0.02)
+    assert np.mean([cell["cosine"][1][1] for cell in cells]) == pytest.approx(expected, abs=0.06)
     first = np.mean([cell["cosine"][1][0] for cell in cells])
     # While inputs differ, the mean of a branch is the shared direction alone: the square root of the cosine.
     assert first == pytest.approx(expected**0.5, abs=0.08)
