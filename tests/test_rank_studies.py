@@ -264,3 +264,13 @@ def test_errors_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     damaged.write_text("this is no store")
     assert cli.main(["rank", "depth", "--quick", "--store", str(damaged)]) == 2
     assert "damaged.db" in capsys.readouterr().err
+
+
+def test_the_long_study_keeps_its_seeds_among_others(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    options = ["--quick", "--width", "8", "--depths", "2", "--json"]
+    assert cli.main(["rank", "stream", "trainability", *options, "--seeds", "4"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {name: study["seeds"] for name, study in found.items()} == {"stream": 4, "trainability": 3}
+    assert cli.main(["rank", "trainability", *options, "--seeds", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)["seeds"] == 4

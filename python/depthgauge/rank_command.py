@@ -9,7 +9,8 @@ from pathlib import Path
 
 from depthgauge import plots
 from depthgauge._terminal import aligned, integer, plot_path, three_digits, to_json
-from depthgauge.studies.rank import STUDIES, Finding, StudyResult, run_study
+from depthgauge.studies.rank import STUDIES, Finding, Study, StudyResult, run_study
+from depthgauge.studies.rank.study import SEEDS
 
 DESCRIPTION = """\
 Studies of rank at initialization. Weights are N(0, alpha^2/fan_in), the branch scale is beta,
@@ -40,7 +41,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     count = integer(1)
     parser.add_argument("studies", nargs="+", choices=(*STUDIES, "all"), metavar="STUDY", help="one or more of these")
     parser.add_argument("--without", nargs="+", default=[], choices=tuple(STUDIES), metavar="STUDY", help="leave out")
-    parser.add_argument("--seeds", type=count, metavar="N", help="seeds (default 12; 3 for trainability and --quick)")
+    parser.add_argument(
+        "--seeds",
+        type=count,
+        metavar="N",
+        help="seeds (default 12, --quick 3; trainability 3, and more only if it is the only study)",
+    )
     parser.add_argument(
         "--depths", type=_depths, metavar="N,N,...", help="numbers of blocks, in place of the study's own"
     )
@@ -84,7 +90,7 @@ def _rank(arguments: argparse.Namespace) -> int:
     for number, name in enumerate(names):
         result = run_study(
             STUDIES[name],
-            seeds=arguments.seeds,
+            seeds=_seeds(arguments.seeds, STUDIES[name], len(names)),
             depths=arguments.depths,
             width=arguments.width,
             quick=arguments.quick,
@@ -104,6 +110,13 @@ def _rank(arguments: argparse.Namespace) -> int:
         whole = {result.study.name: result.to_dict() for result in results}
         print(to_json(whole if len(names) > 1 else whole[names[0]]))
     return 0
+
+
+def _seeds(asked: int | None, study: Study, studies: int) -> int | None:
+    """Return the seeds asked for; of a study that has few because it is long, no more than those, unless it is alone."""
+    if asked is None or studies == 1 or study.seeds >= SEEDS:
+        return asked
+    return min(asked, study.seeds)
 
 
 def study_text(result: StudyResult) -> str:
