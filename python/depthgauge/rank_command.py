@@ -113,7 +113,7 @@ def _rank(arguments: argparse.Namespace) -> int:
 
 
 def _seeds(asked: int | None, study: Study, studies: int) -> int | None:
-    """Return the seeds asked for; of a study that has few because it is long, no more than those, unless it is alone."""
+    """Return the seeds asked for; beside other studies a long one, which has few, takes no more than those."""
     if asked is None or studies == 1 or study.seeds >= SEEDS:
         return asked
     return min(asked, study.seeds)
