@@ -11,7 +11,7 @@ Examples
 >>> from depthgauge.studies.rank import STUDIES, run_study
 >>> result = run_study(STUDIES["depth"], quick=True, seeds=2)
 >>> print(result.findings[-2].name)
-Post-Norm: rank at strength 2.56, depth 48
+Post-Norm: rank at strength 4, depth 48
 """
 
 from depthgauge.studies.rank.correlate import CORRELATE

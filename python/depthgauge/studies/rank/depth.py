@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLACEMENTS = ("pre", "post", "output")
-STRENGTHS = tuple(float(f"{strength:.3g}") for strength in np.geomspace(0.03, 4, 11))
-QUICK_STRENGTHS = STRENGTHS[1::3]
+STRENGTHS = tuple(float(f"{strength:.3g}") for strength in np.geomspace(0.03, 4, 9))
+QUICK_STRENGTHS = STRENGTHS[::2]
 PUBLISHED = (-0.57, -0.46)
 LEVELS = (0.9, 0.8, 0.7, 0.6, 0.5)
 

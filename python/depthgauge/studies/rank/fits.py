@@ -26,6 +26,23 @@ def crossing(x: npt.ArrayLike, falling: npt.ArrayLike, level: float) -> float:
     return float(np.interp(level, y[::-1], x[::-1]))
 
 
+def _smooth_crossing(x: Floats, falling: Floats, level: float) -> float:
+    """Return the same for shares of a whole and points far apart.
+
+    It goes by a monotone cubic (Fritsch & Carlson 1980) of x over log(share / (1 - share)), which is nearly straight
+    where x is the logarithm of a strength.
+    """
+    from scipy.interpolate import PchipInterpolator
+    from scipy.special import logit
+
+    share = np.minimum.accumulate(np.clip(falling, 1e-12, 1 - 1e-12))
+    falls = np.append(True, np.diff(share) < 0)
+    x, share = x[falls], share[falls]
+    if len(x) < 2 or not share[-1] <= level <= share[0]:
+        return float("nan")
+    return float(PchipInterpolator(logit(share[::-1]), x[::-1])(logit(level)))
+
+
 def contour_exponent(strengths: npt.ArrayLike, depths: npt.ArrayLike, ranks: npt.ArrayLike, level: float) -> float:
     """Return s of the contour ``strength ~ depth**s`` on which the rank has one level.
 
@@ -44,7 +61,7 @@ def contour_exponent(strengths: npt.ArrayLike, depths: npt.ArrayLike, ranks: npt
         The slope of log strength over log depth, through the depths where the level is passed; NaN for fewer than 3.
     """
     logs = np.log(np.asarray(strengths, np.float64))
-    passed = [crossing(logs, column, level) for column in np.asarray(ranks, np.float64).T]
+    passed = [_smooth_crossing(logs, column, level) for column in np.asarray(ranks, np.float64).T]
     return slope(np.log(np.asarray(depths, np.float64)), passed)
 
 

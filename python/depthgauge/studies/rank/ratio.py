@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLACEMENTS = ("pre", "post")
-STRENGTHS = (0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
+STRENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
 ALPHAS = (0.6, 1.0, 1.7)
 # Of activation and number of matrices; GELU is no multiple of itself, so its curves need not coincide.
 BRANCHES = ("relu 1", "relu 2", "gelu 2")
@@ -55,7 +55,7 @@ def _parts(depths: tuple[int, ...], quick: bool) -> Mapping[str, Part]:
     axes = {"branch": BRANCHES, "placement": PLACEMENTS, "precision": ("float32",)}
     # In float32 a ReLU's argument may round to the other side of zero. In float64 half the depth and a few strengths
     # are enough to tell rounding from anything else.
-    exact = {"strength": STRENGTHS[1::2], "alpha": ALPHAS, "depth": (max(depths) // 2 or 1,)}
+    exact = {"strength": STRENGTHS[::2], "alpha": ALPHAS, "depth": (max(depths) // 2 or 1,)}
     return {
         "ranks": Part(cell=ranks, axes=axes, whole=whole),
         "symmetry": Part(cell=ranks, axes={**axes, "branch": EXACT_BRANCHES, "precision": ("float64",)}, whole=exact),
