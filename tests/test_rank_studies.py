@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import math
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ pytest.importorskip("scipy")
 import xarray
 from scipy import stats
 
+import depthgauge as dg
 from depthgauge import cli
 from depthgauge._terminal import to_json
 from depthgauge.rank_command import study_text
@@ -32,6 +38,8 @@ SMALL: dict[str, Any] = {"seeds": 2, "depths": (2, 4, 8), "width": 16, "quick": 
 @pytest.fixture(scope="module")
 def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResult, Path]:
     """A study in small, and the store it left."""
+    for package in STUDIES[request.param].packages:
+        pytest.importorskip(package)
     store = tmp_path_factory.mktemp("rank") / "store.db"
     return run_study(STUDIES[request.param], store=store, threads=2, **SMALL), store
 
@@ -274,3 +282,35 @@ def test_the_long_study_keeps_its_seeds_among_others(capsys: pytest.CaptureFixtu
     assert {name: study["seeds"] for name, study in found.items()} == {"stream": 4, "trainability": 3}
     assert cli.main(["rank", "trainability", *options, "--seeds", "4"]) == 0
     assert json.loads(capsys.readouterr().out)["seeds"] == 4
+
+
+def test_control_c_ends_at_once_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    options = ["--width", "64", "--depths", "48", "--seeds", "500", "--threads", "2"]
+    command = [sys.executable, "-m", "depthgauge", "rank", "depth", *options, "--store", str(store)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not store.exists() or store.stat().st_size < 30_000:  # a few cells are in it
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "cells have a result in the store" in errors
+    assert "Traceback" not in errors
+    assert "terminate" not in errors
+    stored = dg.read_store(store)
+    assert np.count_nonzero(np.isfinite(stored["rank"].isel(strength=0, depth=0))) > 2
+
+
+def test_a_missing_package_is_named_before_the_first_study(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sklearn" else find(name))
+    assert cli.main(["rank", "stream", "trainability", "--quick"]) == 2
+    output = capsys.readouterr()
+    assert not output.out
+    assert "rank studies need sklearn" in output.err
+    assert "pip install 'depthgauge[studies]'" in output.err

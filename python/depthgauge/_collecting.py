@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import xarray
 
 
-def require(package: str) -> None:
+def require(package: str, what: str = "sweeps") -> None:
     """Raise ImportError that says what to install if a package of the extra is missing."""
     if importlib.util.find_spec(package) is None:
-        raise ImportError(f"sweeps need {package}, which is not installed; try: pip install 'depthgauge[studies]'")
+        raise ImportError(f"{what} need {package}, which is not installed; try: pip install 'depthgauge[studies]'")
 
 
 def checked_coords(coords: object) -> dict[str, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from depthgauge import plots
 from depthgauge._terminal import aligned, integer, plot_path, three_digits, to_json
 from depthgauge.studies.rank import STUDIES, Finding, Study, StudyResult, run_study
-from depthgauge.studies.rank.study import SEEDS
+from depthgauge.studies.rank.study import SEEDS, check_packages
 
 DESCRIPTION = """\
 Studies of rank at initialization. Weights are N(0, alpha^2/fan_in), the branch scale is beta,
@@ -80,12 +81,22 @@ def _depths(text: str) -> list[int]:
 
 
 def _rank(arguments: argparse.Namespace) -> int:
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt as stopped:
+        print(f"depthgauge: stopped: {stopped}", file=sys.stderr, flush=True)
+        # The interpreter would wait at its exit for the cells that have begun, seconds each.
+        os._exit(130)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         plots.require_matplotlib()
     asked = tuple(STUDIES) if "all" in arguments.studies else tuple(dict.fromkeys(arguments.studies))
     names = [name for name in asked if name not in arguments.without]
     if not names:
         raise ValueError("--without leaves no study to run")
+    check_packages(STUDIES[name] for name in names)
     results = []
     for number, name in enumerate(names):
         result = run_study(

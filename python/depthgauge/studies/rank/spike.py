@@ -118,7 +118,8 @@ def branches(activation: str, width: int, layers: tuple[int, ...], seed: int) ->
 
 
 def _cosines(rows: Any) -> Any:
-    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    units = rows / np.where(norms > 0, norms, 1)  # a branch that is dead throughout is like no other
     return units @ units.T
 
 

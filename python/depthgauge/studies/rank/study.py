@@ -68,6 +68,8 @@ class Study:
         Draws the results on an empty figure.
     seeds : int
         By default, without quick.
+    packages : tuple of str
+        What it needs beside xarray and SciPy.
     warning : str
         What the study does not show, printed with it.
     """
@@ -83,6 +85,7 @@ class Study:
     draw: Callable[[Results, Figure], None]
     seeds: int = SEEDS
     width: int = WIDTH
+    packages: tuple[str, ...] = ()
     warning: str = ""
 
 
@@ -174,8 +177,7 @@ def run_study(
     ImportError
         If an optional package is missing (extra ``studies``).
     """
-    require("xarray")
-    require("scipy")
+    check_packages([study])
     started = time.perf_counter()
     count = _arguments.integer("seeds", (QUICK_SEEDS if quick else study.seeds) if seeds is None else seeds, minimum=1)
     features = _arguments.integer(
@@ -190,15 +192,13 @@ def run_study(
         if not layers:
             raise ValueError("depths is empty; give at least one number of blocks")
     results: dict[str, xarray.Dataset] = {}
-    with ThreadPoolExecutor(_arguments.thread_count(threads)) as executor:
+    executor = ThreadPoolExecutor(_arguments.thread_count(threads))
+    try:
         for name, part in study.parts(layers, quick).items():
+            whole = {f"{dim}s": [tuple(labels)] for dim, labels in part.whole.items()}
             found = dg.sweep(
                 part.cell,
-                {
-                    **part.axes,
-                    "width": [features],
-                    **{f"{dim}s": [tuple(labels)] for dim, labels in part.whole.items()},
-                },
+                {**part.axes, "width": [features], **whole},
                 seeds=count,
                 coords=part.whole,
                 executor=executor,
@@ -208,7 +208,10 @@ def run_study(
                 on_error="raise",
                 progress=progress,
             )
-            results[name] = found.isel(dict.fromkeys(("width", *(f"{dim}s" for dim in part.whole)), 0), drop=True)
+            results[name] = found.isel(dict.fromkeys(("width", *whole), 0), drop=True)
+    finally:
+        # Whoever interrupts a run does not want to wait for the cells that have begun.
+        executor.shutdown(wait=False, cancel_futures=True)
     return StudyResult(
         study=study,
         width=features,
@@ -218,6 +221,12 @@ def run_study(
         findings=tuple(study.findings(results)),
         seconds=time.perf_counter() - started,
     )
+
+
+def check_packages(studies: Iterable[Study]) -> None:
+    """Raise ImportError that says what to install if one of the studies lacks a package."""
+    for package in dict.fromkeys(name for study in studies for name in ("xarray", "scipy", *study.packages)):
+        require(package, "rank studies")
 
 
 def _curves(result: xarray.Dataset) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 import depthgauge as dg
 from depthgauge._arrays import Array
-from depthgauge._collecting import require
 from depthgauge.studies.rank.digits import CLASSES, PIXELS, TRAINING, split_digits
 from depthgauge.studies.rank.figures import line, panels, style
 from depthgauge.studies.rank.fits import Floats, chance_above, slope, spearman
@@ -104,7 +103,6 @@ def ranks(classifier: Classifier, images: Array) -> tuple[Floats, Floats]:
 
 
 def _parts(depths: tuple[int, ...], quick: bool) -> Mapping[str, Part]:
-    require("sklearn")
     full, small = (MATRICES, ALPHAS, RATES, STEPS), (QUICK_MATRICES, QUICK_ALPHAS, QUICK_RATES, QUICK_STEPS)
     matrices, alphas, rates, steps = small if quick else full
     axes = {"matrices": matrices, "placement": tuple(PLACEMENTS), "depth": depths, "steps": (steps,)}
@@ -245,6 +243,7 @@ TRAINABILITY = Study(
     table=_table,
     draw=_draw,
     seeds=3,
+    packages=("sklearn",),
     width=32,
     warning=WARNING,
 )
