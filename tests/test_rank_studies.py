@@ -159,6 +159,13 @@ def test_interval_is_students(samples: list[float]) -> None:
 
 
 def test_interval_leaves_out_seeds_without_a_fit() -> None:
+    samples = xarray.DataArray([[1.0, math.nan, 3.0], [2.0, 5.0, 8.0], [math.nan, math.nan, 4.0]], dims=("x", "seed"))
+    mean, half = mean_and_half(samples)
+    for at, values in enumerate(([1.0, 3.0], [2.0, 5.0, 8.0])):
+        found = Interval.of(values)
+        assert float(mean[at]) == pytest.approx(found.mean)
+        assert float(half[at]) == pytest.approx(found.high - found.mean)
+    assert math.isnan(float(half[2]))
     assert Interval.of([1.0, math.nan, 3.0]) == Interval.of([1.0, 3.0])
     assert Interval.of([1.0, math.nan, 3.0]).seeds == 2
     assert Interval.of([]).seeds == 0
@@ -183,7 +190,7 @@ def test_agreement_is_overlap(expected: Expected, inside: tuple[float, ...], out
     for value in outside:
         assert not Finding("", Interval(value, math.nan, math.nan, 1), expected).agrees
         assert Finding("", Interval(value, value - 9, value + 9, 3), expected).agrees
-    assert not Finding("", Interval.of([]), expected).agrees
+    assert Finding("", Interval.of([]), expected).agrees is None
     assert Finding("", Interval.of([1, 2])).agrees is None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from depthgauge import plots
 from depthgauge._terminal import aligned, integer, plot_path, three_digits, to_json
-from depthgauge.studies.rank import STUDIES, Finding, Study, StudyResult, run_study
+from depthgauge.studies.rank import STUDIES, Study, StudyResult, run_study
 from depthgauge.studies.rank.study import SEEDS, check_packages
 
 DESCRIPTION = """\
@@ -140,20 +140,23 @@ def study_text(result: StudyResult) -> str:
         "",
         *aligned(study.table(result.results), left=(0,)),
         "",
-        *aligned(list(_finding_rows(result.findings)), left=(0, 4)),
+        *aligned(list(_finding_rows(result)), left=(0, 4)),
         *(("", study.warning) if study.warning else ()),
     ]
     return "\n".join(lines)
 
 
-def _finding_rows(findings: tuple[Finding, ...]) -> Iterator[list[str]]:
+def _finding_rows(result: StudyResult) -> Iterator[list[str]]:
     yield ["found", "mean", "95 % interval", "expected", ""]
-    for finding in findings:
+    for finding in result.findings:
         measured, expected = finding.measured, finding.expected
+        remarks = [] if finding.agrees is None else ["agrees" if finding.agrees else "differs"]
+        if measured.seeds < result.seeds:
+            remarks.append(f"{measured.seeds} of {result.seeds} seeds")
         yield [
             finding.name,
             three_digits(measured.mean),
             f"[{three_digits(measured.low)}, {three_digits(measured.high)}]",
             "" if expected is None else f"{expected.text} ({expected.source})",
-            "" if finding.agrees is None else "agrees" if finding.agrees else "differs",
+            ", ".join(remarks),
         ]

@@ -35,7 +35,8 @@ def ranks(
 ) -> dict[str, Any]:
     """Return the effective rank, as a share of the width, of the Jacobian at one input: (strength, depth).
 
-    Strength is beta * alpha^M, here with alpha = 1, which loses nothing: see the study ratio.
+    Strength is beta * alpha^M, here with alpha = 1.  That loses nothing with Pre- and Post-Norm, see the study ratio;
+    an Output-Norm takes alpha out of the branch, but for eps.
     """
     blocks = [network(placement, beta=strength, matrices=matrices) for strength in strengths]
     weights = generated(blocks[0], max(depths), width, seed)

@@ -46,10 +46,14 @@ def half_width(deviation: float, seeds: int) -> float:
 
 
 def mean_and_half(samples: xarray.DataArray) -> tuple[xarray.DataArray, xarray.DataArray]:
-    """Return the mean over the dim seed and half the width of its interval; NaN where there is but one seed."""
-    seeds = samples.sizes["seed"]
-    deviation = samples.std("seed", ddof=1) if seeds > 1 else samples.mean("seed") * math.nan
-    return samples.mean("seed"), deviation * half_width(1.0, seeds)
+    """Return the mean over the dim seed and half the width of its interval, each point over the seeds that are not NaN.
+
+    Half the width is NaN where there is but one.
+    """
+    mean, seeds = samples.mean("seed"), samples.count("seed")
+    factor = seeds.copy(data=np.reshape([half_width(1.0, int(count)) for count in seeds.values.flat], seeds.shape))
+    squares = ((samples - mean) ** 2).sum("seed") / (seeds - 1).where(seeds > 1)
+    return mean, squares**0.5 * factor
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,11 @@ class Finding:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether interval (the mean, where there is none) and expected range overlap; None without expectation."""
-        if self.expected is None:
+        """Whether interval (the mean, where there is none) and expected range overlap.
+
+        None without an expectation, and where nothing was found to hold it against.
+        """
+        if self.expected is None or math.isnan(self.measured.mean):
             return None
         low, high = self.measured.low, self.measured.high
         if math.isnan(low):
