@@ -103,8 +103,12 @@ def test_law_of_depth_in_small() -> None:
 
 def test_symmetry_of_relu_is_exact() -> None:
     result = run_study(STUDIES["ratio"], seeds=2, width=16, depths=(12,), progress=False)
-    exact = [finding for finding in result.findings if finding.expected is not None]
+    held = [finding for finding in result.findings if finding.expected is not None]
+    exact = [finding for finding in held if "Output-Norm" not in finding.name]
     assert len(exact) == 4
+    dropped = [finding for finding in held if "Output-Norm" in finding.name]
+    assert len(dropped) == 2
+    assert all(1e-9 < finding.measured.mean < 1e-3 for finding in dropped)  # but for eps, 1e-6
     assert all(finding.agrees for finding in exact)
     assert all(0 <= finding.measured.mean < 1e-12 for finding in exact)
     smooth = [finding for finding in result.findings if finding.expected is None]

@@ -35,12 +35,19 @@ def ranks(
 ) -> dict[str, Any]:
     """Return the effective rank, as a share of the width, of the Jacobian at one input: (strength, alpha, depth).
 
-    All share weights, whose N(0, 1/fan_in) entries alpha multiplies; beta is strength / alpha^M.
+    All share weights, whose N(0, 1/fan_in) entries alpha multiplies; beta is strength / alpha^M, or
+    with an Output-Norm, out of which alpha drops but for eps, the strength itself.
     """
     activation, matrices = branch.split()
     m = int(matrices)
     blocks = [
-        network(placement, beta=strength / alpha**m, alpha=alpha, matrices=m, activation=activation)
+        network(
+            placement,
+            beta=strength if placement == "output" else strength / alpha**m,
+            alpha=alpha,
+            matrices=m,
+            activation=activation,
+        )
         for strength in strengths
         for alpha in alphas
     ]
@@ -59,6 +66,11 @@ def _parts(depths: tuple[int, ...], quick: bool) -> Mapping[str, Part]:
     return {
         "ranks": Part(cell=ranks, axes=axes, whole=whole),
         "symmetry": Part(cell=ranks, axes={**axes, "branch": EXACT_BRANCHES, "precision": ("float64",)}, whole=exact),
+        "output": Part(
+            cell=ranks,
+            axes={"branch": EXACT_BRANCHES, "placement": ("output",), "precision": ("float64",)},
+            whole=exact,
+        ),
     }
 
 
@@ -79,6 +91,10 @@ def _findings(results: Results) -> Iterator[Finding]:
                 yield Finding(f"{name}, float64", Interval.of(exact.sel(at)), Expected.at_most(1e-12, "theory"))
             else:
                 yield Finding(f"{name}, float32", Interval.of(apart.sel(at)))
+    dropped = _apart(results["output"]["rank"].isel(precision=0, placement=0))
+    for branch in EXACT_BRANCHES:
+        name = f"Output-Norm, {_label(branch)}: relative difference between alphas at one beta, float64"
+        yield Finding(name, Interval.of(dropped.sel(branch=branch)), Expected.at_most(1e-3, "theory"))
 
 
 def _label(branch: str) -> str:
