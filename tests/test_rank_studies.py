@@ -85,6 +85,8 @@ def test_stored_cells_of_other_sizes_are_not_taken(small: tuple[StudyResult, Pat
 def test_reports_in_every_form(small: tuple[StudyResult, Path], tmp_path: Path) -> None:
     result, _ = small
     assert result.findings
+    assert repr(result).startswith(f"StudyResult('{result.study.name}', width=16, seeds=2")
+    assert len(repr(result)) < 120
     names = [finding.name for finding in result.findings]
     assert len(set(names)) == len(names)
     table = result.study.table(result.results)
@@ -141,6 +143,18 @@ def test_one_seed_has_no_interval_but_a_mean(small: tuple[StudyResult, Path]) ->
 def test_bad_arguments_are_named(change: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         run_study(STUDIES["depth"], **{**SMALL, **change})
+
+
+def test_a_name_is_no_study() -> None:
+    with pytest.raises(TypeError, match="study"):
+        run_study("depth")  # type: ignore[arg-type]
+
+
+def test_dead_branches_have_no_ratio() -> None:
+    """In a network so narrow that all units of all branches may be dead, which is no error."""
+    result = run_study(STUDIES["correlate"], seeds=3, width=2, depths=(2, 3), quick=True, progress=False)
+    assert np.isnan(result.results["accumulated"]["ratio"]).any()
+    assert result.findings
 
 
 # Intervals and findings

@@ -67,7 +67,8 @@ def _ratios(branches: Array, depths: tuple[int, ...]) -> list[float]:
         total += added.sum(axis=0)
         squares += float(np.sum(added**2))
         passed = depth
-        ratios.append(math.sqrt(float(np.sum(total**2)) / squares))
+        # In a network of a few units all may be dead.
+        ratios.append(math.sqrt(float(np.sum(total**2)) / squares) if squares else math.nan)
     return ratios
 
 

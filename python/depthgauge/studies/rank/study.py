@@ -89,7 +89,7 @@ class Study:
     warning: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyResult:
     """What a study found, from `run_study`.
 
@@ -112,6 +112,10 @@ class StudyResult:
     results: Results
     findings: tuple[Finding, ...]
     seconds: float
+
+    def __repr__(self) -> str:
+        sizes = f"width={self.width}, seeds={self.seeds}, depths={self.depths}"
+        return f"StudyResult({self.study.name!r}, {sizes}, {len(self.findings)} findings)"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all as plain data: the findings, and every measured curve as a mean and half a 95 % interval."""
@@ -177,6 +181,7 @@ def run_study(
     ImportError
         If an optional package is missing (extra ``studies``).
     """
+    _arguments.instance("study", study, Study)
     check_packages([study])
     started = time.perf_counter()
     count = _arguments.integer("seeds", (QUICK_SEEDS if quick else study.seeds) if seeds is None else seeds, minimum=1)
