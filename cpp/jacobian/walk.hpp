@@ -22,12 +22,13 @@ class Walk {
   void advance(const stack::Stack<T>& stack, const stack::TapeArrays<T>& tape, int64_t first, int64_t blocks,
                const Resources& resources);
 
-  // The same in pieces, for a walk without orders: whether it can pass these layers; examples from number `begin` on,
-  // all those of a stack by itself, through its first `blocks` layers, while other threads may take others; and that now
-  // every example has passed so many.
+  // The same in pieces, for a walk without orders.  Refuses layers that it cannot pass.
   void check(const stack::Stack<T>& stack, int64_t first, int64_t blocks, Target target) const;
+  // Takes some examples, from number `begin` on, through the first `blocks` layers of a stack that is theirs alone;
+  // other threads may take others.
   void carry(int64_t begin, const stack::Stack<T>& part, const stack::TapeArrays<T>& tape, int64_t blocks,
              const Resources& resources);
+  // Once every example has been taken.
   void count_passed(int64_t blocks) { passed_ += blocks; }
 
   // Jacobians [example][part][output][input], without their exponents.

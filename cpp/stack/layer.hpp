@@ -26,7 +26,8 @@ DG_INLINE int64_t chunk_size(const Equation& eq) {
   return (((eq.hidden + chunks - 1) / chunks + unit - 1) / unit) * unit;
 }
 
-// The same for few examples, which pass once: long pieces of the rows of weights, and hidden units that stay in the caches.
+// The same for few examples, which read each weight once: long pieces of its rows, and hidden units that stay in the
+// caches.
 DG_INLINE int64_t chunk_of_few(const Equation& eq) { return smaller(eq.hidden, 1024); }
 
 // Whether few examples in all are in the groups of a call.
