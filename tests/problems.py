@@ -20,6 +20,12 @@ GAINS = ("pre_gain", "output_gain", "post_gain")
 SHIFTS = ("pre_shift", "output_shift", "post_shift")
 
 
+def effective_rank(values: Array) -> float:
+    """Return the exponential of the entropy of singular values, by the definition."""
+    p = values[values > 0] / np.sum(values)
+    return float(np.exp(-np.sum(p * np.log(p))))
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Everything `forward`, `vjp` and `jvp` take."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from interrupts import needs_signals, output_after_control_c
+from problems import effective_rank
 
 import depthgauge as dg
 from depthgauge import _lanczos
@@ -39,11 +40,6 @@ class Products:
     def rmatmat(self, y: Array) -> Array:
         self.applications += y.shape[1]
         return self.matrix.T @ y
-
-
-def effective_rank(values: Array) -> float:
-    p = values[values > 0] / np.sum(values)
-    return float(np.exp(-np.sum(p * np.log(p))))
 
 
 def rotated(values: Array, seed: int = 0) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from problems import effective_rank
 
 pytest.importorskip("xarray")
 pytest.importorskip("scipy")
@@ -14,11 +15,9 @@ from depthgauge.studies.rank.networks import generated, inputs, network
 WIDTH = 12
 
 
-def effective_rank(matrix: np.ndarray) -> float:
-    """Return exp of the entropy of the singular values, by LAPACK."""
-    s = np.linalg.svd(matrix.astype(np.float64), compute_uv=False)
-    p = s[s > 0] / s.sum()
-    return float(np.exp(-np.sum(p * np.log(p))))
+def rank_of(matrix: np.ndarray) -> float:
+    """Return the effective rank of a matrix, by LAPACK."""
+    return effective_rank(np.linalg.svd(matrix.astype(np.float64), compute_uv=False))
 
 
 def rms(h: np.ndarray) -> np.ndarray:
@@ -61,7 +60,7 @@ def test_depth_is_the_rank_of_the_jacobian(placement: str) -> None:
     ][1]
     for row, strength in zip(found, strengths, strict=True):
         for value, layers in zip(row, depths, strict=True):
-            truth = effective_rank(by_hand(placement, strength, 1.0, layers, seed=3)) / WIDTH
+            truth = rank_of(by_hand(placement, strength, 1.0, layers, seed=3)) / WIDTH
             assert value == pytest.approx(truth, rel=1e-4)
 
 
@@ -75,7 +74,7 @@ def test_ratio_holds_the_strength(placement: str) -> None:
     assert found[0, 0, 0] == pytest.approx(found[0, 1, 0], rel=1e-12)
     single = ratio.ranks(branch="relu 2", precision="float32", seed=1, **options)["rank"][1]  # type: ignore[arg-type]
     for value, alpha in zip(single[0, :, 0], (0.5, 2.0), strict=True):
-        truth = effective_rank(by_hand(placement, 0.4 / alpha**2, alpha, 5, seed=1)) / WIDTH
+        truth = rank_of(by_hand(placement, 0.4 / alpha**2, alpha, 5, seed=1)) / WIDTH
         assert value == pytest.approx(truth, rel=1e-4)
     smooth = ratio.ranks(branch="gelu 2", precision="float64", seed=1, **options)["rank"][1]  # type: ignore[arg-type]
     assert abs(smooth[0, 0, 0] - smooth[0, 1, 0]) > 1e-4
@@ -86,9 +85,9 @@ def test_skip_and_plain() -> None:
     assert found[:, 0] == pytest.approx(1)
     for column, layers in ((1, 1), (2, 4)):
         plain = by_hand("pre", 1.0, 1.0, layers, seed=2, skip=0.0)
-        assert found[0, column] == pytest.approx(effective_rank(plain) / WIDTH, rel=1e-4)
+        assert found[0, column] == pytest.approx(rank_of(plain) / WIDTH, rel=1e-4)
         beside = by_hand("pre", 0.3, 1.0, layers, seed=2)
-        assert found[1, column] == pytest.approx(effective_rank(beside) / WIDTH, rel=1e-4)
+        assert found[1, column] == pytest.approx(rank_of(beside) / WIDTH, rel=1e-4)
 
 
 def test_law_of_depth_in_small() -> None:

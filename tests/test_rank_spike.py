@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from problems import effective_rank
 
 import depthgauge as dg
 from depthgauge.studies.rank import STUDIES, run_study, spike
@@ -42,10 +43,8 @@ def states_and_branches(of: spike.Case, width: int, depth: int, seed: int) -> tu
     return states, branches
 
 
-def effective_rank(a: Floats) -> float:
-    values = np.linalg.svd(a, compute_uv=False)
-    p = values / values.sum()
-    return float(np.exp(-np.sum(p * np.log(p))))
+def rank_of(a: Floats) -> float:
+    return effective_rank(np.linalg.svd(a, compute_uv=False))
 
 
 @pytest.mark.parametrize("case", spike.CASES)
@@ -57,10 +56,10 @@ def test_a_representation_is_what_its_definition_says(case: str, monkeypatch: py
     states, _ = states_and_branches(of, 12, 7, 4)
     norms = np.array([np.linalg.norm(h.mean(axis=0)) for h in states])
     np.testing.assert_allclose(found["mean"][1], norms[list(DEPTHS)], rtol=1e-4)
-    np.testing.assert_allclose(found["rank"][1], [effective_rank(states[at]) / 12 for at in DEPTHS], rtol=1e-4)
+    np.testing.assert_allclose(found["rank"][1], [rank_of(states[at]) / 12 for at in DEPTHS], rtol=1e-4)
     assert found["growth"] == pytest.approx(np.polyfit(np.log(DEPTHS), np.log(norms[list(DEPTHS)]), 1)[0], abs=1e-4)
     assert found["layers_growth"] == pytest.approx(np.polyfit(np.log(range(1, 8)), np.log(norms[1:]), 1)[0], abs=1e-4)
-    assert found["some_rank"] == pytest.approx(effective_rank(states[-1][:20]) / 12, rel=1e-4)
+    assert found["some_rank"] == pytest.approx(rank_of(states[-1][:20]) / 12, rel=1e-4)
 
 
 def test_branch_means_are_those_of_the_branches(monkeypatch: pytest.MonkeyPatch) -> None:

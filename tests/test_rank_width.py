@@ -7,21 +7,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from problems import effective_rank
 
 import depthgauge as dg
 from depthgauge.studies.rank import STUDIES, run_study, width
 from depthgauge.studies.rank.free_products import FreeProduct, marchenko_pastur, marchenko_pastur_below
-from depthgauge.studies.rank.networks import generated
+from depthgauge.studies.rank.networks import generated, unit_inputs
 
 for package in ("xarray", "scipy"):
     pytest.importorskip(package)
 
 Floats = npt.NDArray[np.float64]
-
-
-def effective_rank(values: Floats) -> float:
-    p = values[values > 0] / values.sum()
-    return float(np.exp(-np.sum(p * np.log(p))))
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 2.0, 4.0])
@@ -99,7 +95,7 @@ def test_a_jacobian_is_the_masked_up_projection_and_the_down_projection(branch: 
     _, activation, kind = width.BRANCHES[branch]
     block = dg.Block(branch=kind, activation=activation, pre_norm="none", skip_scale=0.0)
     weights = generated(block, 1, 16, 5, 40).materialize()
-    x = width._inputs(5, 16)
+    x = unit_inputs(5, width.INPUTS, 16)
     np.testing.assert_allclose(np.mean(x**2, axis=1), 1, rtol=1e-6)
     assert weights.down is not None
     masked = np.stack([width.masked_up(block, weights, row) for row in x])
@@ -114,7 +110,7 @@ def test_a_jacobian_is_the_masked_up_projection_and_the_down_projection(branch: 
 
 def test_spectra_are_those_of_the_live_columns() -> None:
     found = width.spectra(24, (0.5, 3.0), 1)
-    x = width._inputs(1, 24)[0]
+    x = unit_inputs(1, width.INPUTS, 24)[0]
     for number, hidden in enumerate((12, 72)):
         block = dg.Block(pre_norm="none", skip_scale=0.0)
         up = generated(block, 1, 24, 1, hidden).materialize().up[0]

@@ -18,15 +18,15 @@ import numpy as np
 
 import depthgauge as dg
 from depthgauge._arrays import Array
+from depthgauge.backends import Floats
 from depthgauge.studies.rank.branches import branch_jacobians
 from depthgauge.studies.rank.figures import line, panels, sequence_color, style
-from depthgauge.studies.rank.fits import Floats, contour_exponent, crossing
-from depthgauge.studies.rank.intervals import Expected, Finding, Interval, mean_and_half
+from depthgauge.studies.rank.fits import contour_exponents, crossing
+from depthgauge.studies.rank.intervals import Expected, Finding, Interval, mean_and_half, plus_minus
 from depthgauge.studies.rank.networks import generated, inputs, network
 from depthgauge.studies.rank.study import Part, Results, Study
 
 if TYPE_CHECKING:
-    import xarray
     from matplotlib.figure import Figure
 
 RHOS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -119,14 +119,6 @@ def _parts(depths: tuple[int, ...], quick: bool) -> Mapping[str, Part]:
     }
 
 
-def _exponents(rank: xarray.DataArray, level: float) -> xarray.DataArray:
-    """Return the exponent of the contour at a level: (rho, seed)."""
-    strengths, depths = rank["strength"].values, rank["depth"].values
-    samples = rank.transpose("rho", "seed", "strength", "depth").values
-    found = np.array([[contour_exponent(strengths, depths, one, level) for one in of_rho] for of_rho in samples])
-    return rank.isel(strength=0, depth=0, drop=True).transpose("rho", "seed").copy(data=found)
-
-
 def _findings(results: Results) -> Iterator[Finding]:
     ratio, rank = results["accumulated"]["ratio"], results["ranks"]["rank"]
     deepest = int(ratio["depth"].values[-1])
@@ -147,7 +139,7 @@ def _findings(results: Results) -> Iterator[Finding]:
             )
     known = {0.0: Expected.between(-0.57, -0.46), 1.0: Expected.rounded("-1.0", "theory")}
     for level in LEVELS:
-        for samples in _exponents(rank, level):
+        for samples in contour_exponents(rank, level).transpose("rho", ...):
             rho = float(samples["rho"])
             yield Finding(
                 f"exponent s of the contour at rank {level:g}, rho {rho:g}", Interval.of(samples), known.get(rho)
@@ -167,10 +159,7 @@ def _table(results: Results) -> list[list[str]]:
     }
     rows = [["", "rho", *(f"L = {depth}" for depth in ratio["depth"].values)]]
     for name, samples in quantities.items():
-        mean, half = (part.transpose("rho", "depth").values for part in mean_and_half(samples))
-        for rho, means, halves in zip(samples["rho"].values, mean, half, strict=True):
-            cells = zip(means, halves, strict=True)
-            rows.append([name, f"{rho:g}", *(f"{m:.3f} ± {h:.3f}" for m, h in cells)])
+        rows += [[name, f"{rho:g}", *plus_minus(samples.sel(rho=rho))] for rho in samples["rho"].values]
     return rows
 
 
@@ -198,7 +187,7 @@ def _draw(results: Results, figure: Figure) -> None:
     left[0].legend(frameon=False, fontsize="small")
     left[1].text(RHOS[1], THRESHOLD * 1.02, f"{THRESHOLD:g}", color="0.4", fontsize="small")
     for number, level in enumerate(LEVELS):
-        line(right, rank["rho"].values, _exponents(rank, level), f"rank {level:g}", **style(2 * number + 1))
+        line(right, rank["rho"].values, contour_exponents(rank, level), f"rank {level:g}", **style(2 * number + 1))
     for exponent in (-0.5, -1.0):
         right.axhline(exponent, color="0.4", linestyle=":", linewidth=1)
     right.set_xscale("symlog", linthresh=CONTOUR_RHOS[1])

@@ -13,8 +13,8 @@ import numpy as np
 
 import depthgauge as dg
 from depthgauge.studies.rank.figures import line, panels, sequence_color, style
-from depthgauge.studies.rank.fits import Floats, contour_exponent
-from depthgauge.studies.rank.intervals import Expected, Finding, Interval, mean_and_half
+from depthgauge.studies.rank.fits import contour_exponents
+from depthgauge.studies.rank.intervals import Expected, Finding, Interval, plus_minus
 from depthgauge.studies.rank.networks import TITLES, generated, inputs, network
 from depthgauge.studies.rank.study import Part, Results, Study
 
@@ -53,18 +53,11 @@ def _parts(depths: tuple[int, ...], quick: bool) -> Mapping[str, Part]:
     }
 
 
-def _exponents(rank: xarray.DataArray, placement: str) -> dict[float, Floats]:
-    """Return the exponents of contours, one a seed, by the level of rank."""
-    samples = rank.sel(placement=placement).transpose("seed", "strength", "depth").values
-    strengths, depths = rank["strength"].values, rank["depth"].values
-    return {level: np.array([contour_exponent(strengths, depths, one, level) for one in samples]) for level in LEVELS}
-
-
 def _findings(results: Results) -> Iterator[Finding]:
     rank = results["ranks"]["rank"].isel(matrices=0)
     strengths, depths = rank["strength"].values, rank["depth"].values
     for placement in PLACEMENTS:
-        exponents = _exponents(rank, placement)
+        exponents = {level: contour_exponents(rank.sel(placement=placement), level) for level in LEVELS}
         for level, samples in exponents.items():
             yield Finding(
                 f"{TITLES[placement]}: exponent s of the contour at rank {level:g}",
@@ -74,9 +67,10 @@ def _findings(results: Results) -> Iterator[Finding]:
         drift = exponents[LEVELS[-1]] - exponents[LEVELS[0]]
         yield Finding(f"{TITLES[placement]}: s at rank {LEVELS[-1]:g} minus s at {LEVELS[0]:g}", Interval.of(drift))
     for placement in PLACEMENTS[:2]:
-        for level, samples in _exponents(results["one matrix"]["rank"].isel(matrices=0), placement).items():
+        one = results["one matrix"]["rank"].sel(placement=placement).isel(matrices=0)
+        for level in LEVELS:
             name = f"{TITLES[placement]}, M = 1: exponent s of the contour at rank {level:g}"
-            yield Finding(name, Interval.of(samples))
+            yield Finding(name, Interval.of(contour_exponents(one, level)))
     end = rank.isel(strength=-1, depth=-1)
     bounds = {"pre": Expected.at_least(0.2), "post": Expected.at_most(0.05), "output": Expected.at_least(0.2)}
     for placement, bound in bounds.items():
@@ -88,13 +82,12 @@ def _findings(results: Results) -> Iterator[Finding]:
 
 
 def _table(results: Results) -> list[list[str]]:
-    mean, half = mean_and_half(results["ranks"]["rank"].isel(matrices=0))
-    rows = [["placement", "strength", *(f"L = {depth}" for depth in mean["depth"].values)]]
+    rank = results["ranks"]["rank"].isel(matrices=0)
+    rows = [["placement", "strength", *(f"L = {depth}" for depth in rank["depth"].values)]]
     for placement in PLACEMENTS:
-        for strength in mean["strength"].values:
+        for strength in rank["strength"].values:
             at = {"placement": placement, "strength": strength}
-            cells = zip(mean.sel(at).values, half.sel(at).values, strict=True)
-            rows.append([TITLES[placement], f"{strength:g}", *(f"{m:.3f} ± {h:.3f}" for m, h in cells)])
+            rows.append([TITLES[placement], f"{strength:g}", *plus_minus(rank.sel(at))])
     return rows
 
 
@@ -128,9 +121,8 @@ def _draw_exponents(axes: Axes, results: Results) -> None:
     shown = [("ranks", 2, placement) for placement in PLACEMENTS]
     shown += [("one matrix", 1, placement) for placement in PLACEMENTS[:2]]
     for number, (part, matrices, placement) in enumerate(shown):
-        found = [
-            Interval.of(samples) for samples in _exponents(results[part]["rank"].isel(matrices=0), placement).values()
-        ]
+        rank = results[part]["rank"].sel(placement=placement).isel(matrices=0)
+        found = [Interval.of(contour_exponents(rank, level)) for level in LEVELS]
         halves = [interval.high - interval.mean for interval in found]
         # Side by side, for some lie on one another.
         at = np.array(LEVELS) + 0.008 * (number - (len(shown) - 1) / 2)

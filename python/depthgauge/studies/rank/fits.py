@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from depthgauge.backends import Floats
+
+if TYPE_CHECKING:
+    import xarray
 
 
 def slope(x: npt.ArrayLike, y: npt.ArrayLike, least: int = 3) -> float:
@@ -63,6 +68,19 @@ def contour_exponent(strengths: npt.ArrayLike, depths: npt.ArrayLike, ranks: npt
     logs = np.log(np.asarray(strengths, np.float64))
     passed = [_smooth_crossing(logs, column, level) for column in np.asarray(ranks, np.float64).T]
     return slope(np.log(np.asarray(depths, np.float64)), passed)
+
+
+def contour_exponents(rank: xarray.DataArray, level: float) -> xarray.DataArray:
+    """Return `contour_exponent` of ranks that have dims strength and depth, one for each index of the others."""
+    import xarray
+
+    def exponent(ranks: Floats) -> float:
+        return contour_exponent(rank["strength"].values, rank["depth"].values, ranks, level)
+
+    found: xarray.DataArray = xarray.apply_ufunc(
+        exponent, rank, input_core_dims=[["strength", "depth"]], vectorize=True, output_dtypes=[np.float64]
+    )
+    return found
 
 
 def spearman(x: npt.ArrayLike, y: npt.ArrayLike) -> float:

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import depthgauge as dg
-
-Floats = npt.NDArray[np.float64]
+from depthgauge.backends import Floats
 
 ACTIVATION_TITLES = {"relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "abs": "abs", "tanh": "tanh"}
 

@@ -56,6 +56,12 @@ def mean_and_half(samples: xarray.DataArray) -> tuple[xarray.DataArray, xarray.D
     return mean, squares**0.5 * factor
 
 
+def plus_minus(samples: xarray.DataArray, mean_digits: str = ".3f", half_digits: str = ".3f") -> list[str]:
+    """Return samples of seed and one more dim as a row of a table: each mean with half the width of its interval."""
+    mean, half = mean_and_half(samples)
+    return [f"{m:{mean_digits}} ± {h:{half_digits}}" for m, h in zip(mean.values, half.values, strict=True)]
+
+
 @dataclass(frozen=True)
 class Expected:
     """A figure to hold a measurement against, published or predicted by theory; a range, for figures are rounded."""

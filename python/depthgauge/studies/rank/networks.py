@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import depthgauge as dg
 from depthgauge._arrays import Array
 
@@ -30,3 +32,10 @@ def generated(
 def inputs(seed: int, count: int, width: int, dtype: str = DTYPE) -> Array:
     """Return the inputs of one seed, standard normal, independent of its weights."""
     return dg.normal(seed, (count, width), dtype=dtype)
+
+
+def unit_inputs(seed: int, count: int, width: int) -> Array:
+    """Return the same with rms 1 each, as after a norm."""
+    x = inputs(seed, count, width)
+    x /= np.sqrt(np.mean(x**2, axis=-1, keepdims=True))
+    return x

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import depthgauge as dg
 from depthgauge.studies.rank.figures import line, panels, style
-from depthgauge.studies.rank.intervals import Expected, Finding, Interval, mean_and_half
+from depthgauge.studies.rank.intervals import Expected, Finding, Interval, plus_minus
 from depthgauge.studies.rank.networks import generated, inputs, network
 from depthgauge.studies.rank.study import Part, Results, Study
 
@@ -106,14 +106,13 @@ def _shares(results: Results) -> xarray.DataArray:
 
 
 def _table(results: Results) -> list[list[str]]:
-    mean, half = mean_and_half(_shares(results).sel(strength=STRONG))
-    rows = [["branch", "post norm", *(f"L = {depth}" for depth in mean["depth"].values)]]
-    for matrices in mean["matrices"].values:
+    shares = _shares(results).sel(strength=STRONG)
+    rows = [["branch", "post norm", *(f"L = {depth}" for depth in shares["depth"].values)]]
+    for matrices in shares["matrices"].values:
         for pre, title in PRE_NORMS.items():
             for post in POST_NORMS:
                 at = {"matrices": matrices, "pre_norm": pre, "post_norm": post}
-                cells = zip(mean.sel(at).values, half.sel(at).values, strict=True)
-                rows.append([f"M = {matrices}, {title}", post, *(f"{m:.3f} ± {h:.3f}" for m, h in cells)])
+                rows.append([f"M = {matrices}, {title}", post, *plus_minus(shares.sel(at))])
     return rows
 
 

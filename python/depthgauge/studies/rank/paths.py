@@ -19,7 +19,7 @@ import numpy as np
 import depthgauge as dg
 from depthgauge.studies.rank.branches import branch_jacobians
 from depthgauge.studies.rank.figures import line, panels, sequence_color, style
-from depthgauge.studies.rank.intervals import Expected, Finding, Interval, mean_and_half
+from depthgauge.studies.rank.intervals import Expected, Finding, Interval, plus_minus
 from depthgauge.studies.rank.networks import generated, inputs, network
 from depthgauge.studies.rank.study import Part, Results, Study
 
@@ -125,12 +125,10 @@ def _table(results: Results) -> list[list[str]]:
     titles = {"over_predicted": "norm / predicted", "over_poisson": "norm / Poisson", "rank": "rank"}
     rows = [["", "strength", "order", *(f"L = {depth}" for depth in measured["depth"].values)]]
     for name, title in titles.items():
-        mean, half = mean_and_half(measured[name])
         for strength in STRENGTHS:
             for order in SHOWN_ORDERS:
                 at = {"strength": strength, "order": order}
-                cells = zip(mean.sel(at).values, half.sel(at).values, strict=True)
-                rows.append([title, f"{strength:g}", f"{order}", *(f"{m:.3f} ± {h:.3f}" for m, h in cells)])
+                rows.append([title, f"{strength:g}", f"{order}", *plus_minus(measured[name].sel(at))])
     return rows
 
 

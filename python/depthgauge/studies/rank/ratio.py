@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import depthgauge as dg
 from depthgauge.studies.rank.figures import line, panels, style
-from depthgauge.studies.rank.intervals import Expected, Finding, Interval, mean_and_half
+from depthgauge.studies.rank.gaussian import ACTIVATION_TITLES
+from depthgauge.studies.rank.intervals import Expected, Finding, Interval, plus_minus
 from depthgauge.studies.rank.networks import TITLES, generated, inputs, network
 from depthgauge.studies.rank.study import Part, Results, Study
 
@@ -93,26 +94,24 @@ def _findings(results: Results) -> Iterator[Finding]:
                 yield Finding(f"{name}, float32", Interval.of(apart.sel(at)))
     dropped = _apart(results["output"]["rank"].isel(precision=0, placement=0))
     for branch in EXACT_BRANCHES:
-        name = f"Output-Norm, {_label(branch)}: relative difference between alphas at one beta, float64"
+        name = f"{TITLES['output']}, {_label(branch)}: relative difference between alphas at one beta, float64"
         yield Finding(name, Interval.of(dropped.sel(branch=branch)), Expected.at_most(1e-3, "theory"))
 
 
 def _label(branch: str) -> str:
     activation, matrices = branch.split()
-    return f"{ {'relu': 'ReLU', 'gelu': 'GELU'}[activation] }, M = {matrices}"
+    return f"{ACTIVATION_TITLES[activation]}, M = {matrices}"
 
 
 def _table(results: Results) -> list[list[str]]:
     rank = results["ranks"]["rank"].isel(precision=0, depth=-1)
-    mean, half = mean_and_half(rank)
-    rows = [["placement, branch", "alpha", *(f"strength {strength:g}" for strength in mean["strength"].values)]]
+    rows = [["placement, branch", "alpha", *(f"strength {strength:g}" for strength in rank["strength"].values)]]
     for placement in PLACEMENTS:
         for branch in BRANCHES:
-            for alpha in mean["alpha"].values:
+            for alpha in rank["alpha"].values:
                 at = {"placement": placement, "branch": branch, "alpha": alpha}
-                cells = zip(mean.sel(at).values, half.sel(at).values, strict=True)
                 name = f"{TITLES[placement]}, {_label(branch)}"
-                rows.append([name, f"{alpha:g}", *(f"{m:.3f} ± {h:.3f}" for m, h in cells)])
+                rows.append([name, f"{alpha:g}", *plus_minus(rank.sel(at))])
     return rows
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import depthgauge as dg
 from depthgauge.studies.rank.figures import line, panels, style
 from depthgauge.studies.rank.fits import crossing
-from depthgauge.studies.rank.intervals import Finding, Interval, mean_and_half
+from depthgauge.studies.rank.intervals import Finding, Interval, plus_minus
 from depthgauge.studies.rank.networks import generated, inputs, network
 from depthgauge.studies.rank.study import Part, Results, Study
 
@@ -59,15 +59,14 @@ def _findings(results: Results) -> Iterator[Finding]:
 
 
 def _table(results: Results) -> list[list[str]]:
-    mean, half = mean_and_half(results["ranks"]["rank"])
-    last = mean.sizes["layer"] - 1
+    rank = results["ranks"]["rank"]
+    last = rank.sizes["layer"] - 1
     shown = sorted({0, 1, last // 12, last // 6, last // 3, last // 2, last})
     rows = [["hidden", "skip", *(f"layer {layer}" for layer in shown)]]
     for expansion in EXPANSIONS:
-        for skip in mean["skip"].values:
+        for skip in rank["skip"].values:
             at = {"expansion": expansion, "skip": skip, "layer": shown}
-            cells = zip(mean.sel(at).values, half.sel(at).values, strict=True)
-            rows.append([f"{expansion} d", skip, *(f"{m:.3f} ± {h:.3f}" for m, h in cells)])
+            rows.append([f"{expansion} d", skip, *plus_minus(rank.sel(at))])
     return rows
 
 

@@ -25,7 +25,7 @@ import depthgauge as dg
 from depthgauge.studies.rank.figures import depth_axis, line, panels, style
 from depthgauge.studies.rank.fits import slope
 from depthgauge.studies.rank.gaussian import ACTIVATION_TITLES, moments
-from depthgauge.studies.rank.intervals import Expected, Finding, Interval, mean_and_half
+from depthgauge.studies.rank.intervals import Expected, Finding, Interval, plus_minus
 from depthgauge.studies.rank.networks import DTYPE, inputs, network
 from depthgauge.studies.rank.study import Part, Results, Study
 
@@ -165,21 +165,16 @@ def _table(results: Results) -> list[list[str]]:
     found = results["representations"]
     rows = [["representations", "", *(f"L = {depth}" for depth in found["depth"].values)]]
     for name, title in (("rank", "rank / width"), ("mean", "norm of the mean")):
-        mean, half = mean_and_half(found[name])
         for case, of in CASES.items():
-            cells = zip(mean.sel(case=case).values, half.sel(case=case).values, strict=True)
-            rows.append([of.title, title, *(f"{m:.4g} ± {h:.1g}" for m, h in cells)])
-    mean, half = mean_and_half(results["branches"]["cosine"])
-    shown = mean["layer"].values[-len(found["depth"]) :]
+            rows.append([of.title, title, *plus_minus(found[name].sel(case=case), ".4g", ".1g")])
+    cosine = results["branches"]["cosine"]
+    shown = cosine["layer"].values[-len(found["depth"]) :]
     blank = [""] * (len(rows[0]) - 2 - len(shown))
     rows.append(["cosine of branch means with all later ones", "", *(f"layer {layer}" for layer in shown), *blank])
     for activation in ACTIVATIONS:
         at = {"activation": activation, "layer": shown}
-        cells = zip(mean.sel(at).values, half.sel(at).values, strict=True)
         name = f"M = 1, {ACTIVATION_TITLES[activation]}"
-        rows.append(
-            [name, f"theory {moments(activation).cosine:.3f}", *(f"{m:.3f} ± {h:.3f}" for m, h in cells), *blank]
-        )
+        rows.append([name, f"theory {moments(activation).cosine:.3f}", *plus_minus(cosine.sel(at)), *blank])
     return rows
 
 

@@ -11,8 +11,8 @@ import depthgauge as dg
 from depthgauge.studies.rank.figures import depth_axis, line, panels, sequence_color, style
 from depthgauge.studies.rank.fits import slope
 from depthgauge.studies.rank.gaussian import ACTIVATION_TITLES, moments
-from depthgauge.studies.rank.intervals import Expected, Finding, Interval, mean_and_half
-from depthgauge.studies.rank.networks import generated, inputs, network
+from depthgauge.studies.rank.intervals import Expected, Finding, Interval, plus_minus
+from depthgauge.studies.rank.networks import generated, network, unit_inputs
 from depthgauge.studies.rank.study import Part, Results, Study
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def growth(
     depth = max(depths)
     # Weights of its own for each setting: sharing them would save nothing, and settings would err together.
     own = int(np.random.SeedSequence([seed, round(1000 * alpha), round(1000 * beta)]).generate_state(1, np.uint64)[0])
-    x = inputs(own, INPUTS, width)
-    x /= np.sqrt(np.mean(x**2, axis=-1, keepdims=True))
+    x = unit_inputs(own, INPUTS, width)
     run = dg.forward(block, generated(block, depth, width, own), x, keep="nothing")
     square = run.rms**2
     steps = (beta * alpha**matrices) ** 2 * np.arange(depth + 1)
@@ -98,10 +97,9 @@ def _table(results: Results) -> list[list[str]]:
         stacked = result["square"].stack(network=("activation", "matrices", "alpha", "beta"))
         for activation, matrices, alpha, beta in stacked["network"].values:
             samples = stacked.sel(network=(activation, matrices, alpha, beta))
-            mean, half = mean_and_half((samples - 1) / (beta * alpha**matrices) ** 2)
+            growth = (samples - 1) / (beta * alpha**matrices) ** 2
             name = f"M = {matrices}, {ACTIVATION_TITLES[activation]}, alpha {alpha:g}, beta {beta:g}"
-            cells = zip(mean.values, half.values, strict=True)
-            rows.append([name, *(f"{m:.4g} ± {h:.2g}" for m, h in cells)])
+            rows.append([name, *plus_minus(growth, ".4g", ".2g")])
     return rows
 
 

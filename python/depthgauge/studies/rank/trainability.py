@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 import depthgauge as dg
 from depthgauge._arrays import Array
+from depthgauge.backends import Floats
 from depthgauge.studies.rank.digits import CLASSES, PIXELS, TRAINING, split_digits
 from depthgauge.studies.rank.figures import line, panels, style
-from depthgauge.studies.rank.fits import Floats, chance_above, slope, spearman
+from depthgauge.studies.rank.fits import chance_above, slope, spearman
 from depthgauge.studies.rank.intervals import Finding, Interval
 from depthgauge.studies.rank.networks import TITLES, network
 from depthgauge.studies.rank.study import Part, Results, Study

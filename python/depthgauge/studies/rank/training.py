@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 import depthgauge as dg
 from depthgauge._arrays import Array
+from depthgauge.backends import Floats
 from depthgauge.studies.rank.digits import Examples
 from depthgauge.studies.rank.networks import DTYPE, generated
-
-Floats = npt.NDArray[np.float64]
 
 # The RMS norm before the readout, alone: a block whose branch is left out.
 FINAL_NORM = dg.Block(branch="linear", branch_scale=0.0, pre_norm="none", post_norm="rms")

@@ -23,8 +23,8 @@ from depthgauge.studies.rank.figures import line, panels, sequence_color, style
 from depthgauge.studies.rank.fits import crossing
 from depthgauge.studies.rank.free_products import FreeProduct, marchenko_pastur, marchenko_pastur_below
 from depthgauge.studies.rank.gaussian import moments, normal_nodes, value_and_slope
-from depthgauge.studies.rank.intervals import Expected, Finding, Interval, mean_and_half
-from depthgauge.studies.rank.networks import generated, inputs
+from depthgauge.studies.rank.intervals import Expected, Finding, Interval, plus_minus
+from depthgauge.studies.rank.networks import generated, unit_inputs
 from depthgauge.studies.rank.study import Part, Results, Study
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def ranks(branch: str, width: int, ratios: tuple[float, ...], seed: int) -> dict
     """
     _, activation, kind = BRANCHES[branch]
     block = dg.Block(branch=kind, activation=activation, pre_norm="none", skip_scale=0.0)
-    x = _inputs(seed, width)
+    x = unit_inputs(seed, INPUTS, width)
     rank, share = np.empty((2, len(ratios)))
     for number, ratio in enumerate(ratios):
         weights = generated(block, 1, width, seed, _hidden(ratio, width)).materialize()
@@ -69,7 +69,7 @@ def spectra(width: int, ratios: tuple[float, ...], seed: int) -> dict[str, Any]:
     columns as there are live units, with the zeros left out, for they are exact.
     """
     block = dg.Block(pre_norm="none", skip_scale=0.0)
-    x = _inputs(seed, width)[0]
+    x = unit_inputs(seed, INPUTS, width)[0]
     squares, distance = np.empty((len(ratios), width)), np.empty(len(ratios))
     for number, ratio in enumerate(ratios):
         weights = generated(block, 1, width, seed, _hidden(ratio, width)).materialize()
@@ -89,12 +89,6 @@ def masked_up(block: dg.Block, weights: dg.Weights, x: Array) -> Array:
     up = weights.up[0]
     phi, slope = value_and_slope(block.activation, x @ (up if weights.gate is None else weights.gate[0]))
     found: Array = up * slope if weights.gate is None else weights.gate[0] * (slope * (x @ up)) + up * phi
-    return found
-
-
-def _inputs(seed: int, width: int) -> Array:
-    x = inputs(seed, INPUTS, width)
-    found: Array = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True))
     return found
 
 
@@ -172,13 +166,12 @@ def _passed(ratios: Any, ranks: Any, level: float) -> float:
 
 
 def _table(results: Results) -> list[list[str]]:
-    mean, half = mean_and_half(results["ranks"]["rank"])
-    shown = mean["ratio"].values[:: 1 + len(mean["ratio"]) // 8]
+    rank = results["ranks"]["rank"]
+    shown = rank["ratio"].values[:: 1 + len(rank["ratio"]) // 8]
     rows = [["rank / d", *(f"m/d = {ratio:g}" for ratio in shown)]]
     for branch, (title, *_) in BRANCHES.items():
         at = {"branch": branch, "ratio": shown}
-        cells = zip(mean.sel(at).values, half.sel(at).values, strict=True)
-        rows.append([title, *(f"{m:.3f} ± {h:.3f}" for m, h in cells)])
+        rows.append([title, *plus_minus(rank.sel(at))])
         laws = {"  free product": free_product(branch), "  two Gaussian factors": FreeProduct.masked(share(branch))}
         for name, law in laws.items() if share(branch) < 0.99 else list(laws.items())[1:]:
             rows.append([name, *(f"{law.effective_rank(ratio):.3f}" for ratio in shown)])
