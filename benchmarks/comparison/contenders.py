@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
-
-import numpy as np
 
 import depthgauge as dg
 from comparison.problems import Array, Problem
@@ -87,25 +84,3 @@ CONTENDERS: dict[str, Callable[[Problem], Contender]] = {
     "torch": _torch,
     "JAX": _jax,
 }
-
-
-def gemm_gflops(dtype: str, threads: int) -> float:
-    """Return the best GF/s of a large matrix product by NumPy's BLAS, and by torch's where it is installed."""
-    size = 1024
-    a = np.random.default_rng(0).standard_normal((size, size)).astype(dtype)
-    products: list[Callable[[], object]] = [lambda: a @ a]
-    try:
-        torch: Any = importlib.import_module("torch")
-    except ImportError:
-        pass
-    else:
-        torch.set_num_threads(threads)
-        tensor = torch.from_numpy(a)
-        products.append(lambda: tensor @ tensor)
-    best = float("inf")
-    for product in products:
-        for _ in range(6):
-            start = time.perf_counter()
-            product()
-            best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best / 1e9

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 import depthgauge as dg
-from comparison.timing import SPIN_SECONDS, time_in_turns
+from comparison.timing import time_in_turns
 from depthgauge._terminal import aligned
 
 Array = npt.NDArray[Any]
@@ -142,8 +142,7 @@ def _child(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for kind, factors in problems.items():
             steps[kind, "ours"] = functools.partial(dg.log_singular_values, factors, threads=threads)
             steps[kind, "numpy"] = functools.partial(_multiplied_out, factors)
-        pause = SPIN_SECONDS if threads > 1 else 0.0
-        times = time_in_turns(steps, repeats=arguments.repeats, seconds=arguments.seconds, pause=pause)
+        times = time_in_turns(steps, repeats=arguments.repeats, seconds=arguments.seconds)
         for kind, factors in problems.items():
             ours, numpy = (statistics.median(times[kind, name]) * 1e3 for name in ("ours", "numpy"))
             entry = {"kind": kind, "width": width, "depth": arguments.depth, "products": products, "threads": threads}

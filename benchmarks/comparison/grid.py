@@ -23,7 +23,9 @@ import numpy as np
 import depthgauge as dg
 from comparison import machine
 from comparison.problems import EPS, Array
-from comparison.report import OURS, machine_lines, number, quotient
+from comparison.report import OURS, machine_lines
+from comparison.timing import time_in_turns
+from comparison.yardsticks import multiply_adds
 from depthgauge._terminal import aligned
 
 THREADS = 2
@@ -203,15 +205,15 @@ def _largest_error(grid: Grid) -> float:
     )
 
 
-def _fma_peak() -> float | None:
-    core: Any = importlib.import_module("depthgauge._core")
-    return float(core.fma_peak_gflops(True, THREADS)) or None
+def _fma_peak() -> float:
+    limit = multiply_adds("float32", THREADS)
+    return limit.gflops(time_in_turns({"": limit.step}, repeats=20, seconds=0.0)[""])
 
 
 def _report(record: dict[str, Any], grid: Grid) -> str:
     runs = record["runs"]
     lines = [NOTES, "", *machine_lines(record["machine"])]
-    lines.append(f"peak        float32: FMA {number(record['fma_peak'], '.1f')} GF/s")
+    lines.append(f"peak        float32: FMA {record['fma_peak']:.1f} GF/s")
     lines += [f"{name} is absent: {reason}" for name, reason in record["absent"].items()]
     lines += [
         "",
@@ -234,9 +236,9 @@ def _median(runs: list[dict[str, Any]]) -> float:
     return float(statistics.median(result["seconds"] for result in runs))
 
 
-def _row(name: str, runs: list[dict[str, Any]], grid: Grid, peak: float | None) -> list[str]:
+def _row(name: str, runs: list[dict[str, Any]], grid: Grid, peak: float) -> list[str]:
     gflops = grid.gflop / _median(runs)
-    row = [name, f"{_median(runs):.2f}", f"{gflops:.0f}", number(quotient(gflops, peak), ".2f")]
+    row = [name, f"{_median(runs):.2f}", f"{gflops:.0f}", f"{gflops / peak:.2f}"]
     return row + [f"{max(result[f'{kind}_megabytes'] for result in runs):.0f}" for kind in ("peak", "baseline")]
 
 

@@ -20,11 +20,10 @@ from typing import Any, Protocol
 import numpy as np
 
 import depthgauge as dg
-from comparison import machine
-from comparison.contenders import gemm_gflops
+from comparison import machine, yardsticks
 from comparison.problems import EPS, Array, Problem, activate, make_problem
 from comparison.report import OURS, machine_lines, number, quotient
-from comparison.timing import SPIN_SECONDS, time_in_turns
+from comparison.timing import time_in_turns
 from depthgauge._terminal import aligned
 
 THREADS = 2
@@ -47,9 +46,10 @@ TOLERANCE = {"float32": 5e-2, "float64": 1e-9}
 NOTES = """\
 Block: mlp, pre-RMSNorm, branch_scale 1/sqrt(L), at initialization: He weights for ReLU, LeCun for exact GELU. Flops
 count the products of a dense chain, 4·L·d²·m an example, whoever skips some. All contenders run in turns in one
-process, one call each a round; ms are medians. A ratio is a peer's median over depthgauge's. "chain" is written by
-hand in torch. JAX is vmap(jacfwd) jitted, warm, its compile time apart. Error: the largest of a few examples, in
-Frobenius norm, relative to a chain in float64."""
+process, one call each a round; ms are medians. So are the limits beside them: bare multiply-adds in registers (FMA),
+and the better of NumPy's and torch's products of matrices (BLAS), in the same rounds. A ratio is a peer's median over
+depthgauge's. "chain" is written by hand in torch. JAX is vmap(jacfwd) jitted, warm, its compile time apart. Error: the
+largest of a few examples, in Frobenius norm, relative to a chain in float64."""
 
 
 class Contender(Protocol):
@@ -140,29 +140,20 @@ def _compare_all(arguments: argparse.Namespace) -> dict[str, Any]:
     # JAX has no option for the number of its threads; it takes the CPUs it may use.
     cpus = machine.pin_one_cpu_a_core(THREADS)
     absent: dict[str, str] = {}
-    peaks = {dtype: _peaks(dtype) for dtype in arguments.dtypes}
+    sticks = {dtype: yardsticks.both(dtype, THREADS) for dtype in arguments.dtypes}
     problems = []
     for shape in arguments.shapes:
         for dtype in arguments.dtypes:
             for activation in arguments.activations:
                 print(f"{dtype}, {activation}, (L, d, m) = {shape}", file=sys.stderr, flush=True)
-                problems.append(_compare(shape, dtype, activation, arguments, absent, peaks[dtype]["gemm"]))
-            # The clock may have been slow the first time; a peak is the most ever seen.
-            peaks[dtype] = {kind: max(peak, peaks[dtype][kind]) for kind, peak in _peaks(dtype).items()}
+                problems.append(_compare(shape, dtype, activation, arguments, absent, sticks[dtype]))
     return {
         "machine": machine.machine_record(),
         "cpus": cpus,
         "blas": machine.blas_record(),
         "absent": absent,
-        "peaks": peaks,
         "problems": problems,
     }
-
-
-def _peaks(dtype: str) -> dict[str, float]:
-    """Return GF/s of bare fused multiply-adds (0 where the extension cannot tell), and of the best matrix product."""
-    core: Any = importlib.import_module("depthgauge._core")
-    return {"fma": float(core.fma_peak_gflops(dtype == "float32", THREADS)), "gemm": gemm_gflops(dtype, THREADS)}
 
 
 def _compare(
@@ -171,24 +162,25 @@ def _compare(
     activation: str,
     arguments: argparse.Namespace,
     absent: dict[str, str],
-    gflops: float,
+    sticks: Mapping[str, yardsticks.Yardstick],
 ) -> dict[str, Any]:
     """Time all contenders on one problem: a trial first, to size the batch and choose the settings of the peers."""
     depth, width, hidden = shape
     flops = 4 * depth * width**2 * hidden
+    (seconds,) = time_in_turns({"": sticks["gemm"].step}, repeats=3, seconds=0.0).values()
+    gflops = sticks["gemm"].gflops(seconds)
     trial = _problem(shape, dtype, activation, max(CHECKED, round(arguments.seconds / 8 * gflops * 1e9 / flops)))
     entries = _entries(trial, arguments.contenders, absent)
     errors, hopeful = _check(trial, entries)
-    trials = time_in_turns(hopeful, repeats=2, seconds=0.0, pause=SPIN_SECONDS, warmups=0)
+    trials = time_in_turns(hopeful, repeats=2, seconds=0.0, warmups=0)
     best = {key: min(seconds) for key, seconds in trials.items()}
     settings = {name: min((best[key], key[1]) for key in best if key[0] == name)[1] for name in entries}
     count = max(CHECKED, round(arguments.seconds * len(trial.x) / min(best.values())))
     entries = _entries(_problem(shape, dtype, activation, count), list(entries), absent)
     times = time_in_turns(
-        {name: entry.steps[settings[name]] for name, entry in entries.items()},
+        {(name, ""): entry.steps[settings[name]] for name, entry in entries.items()} | yardsticks.steps(sticks),
         repeats=arguments.repeats,
         seconds=0.0,
-        pause=SPIN_SECONDS,
         warmups=1,
     )
     return {
@@ -197,10 +189,11 @@ def _compare(
         "activation": activation,
         "examples": count,
         "flops": flops * count,
+        "peaks": yardsticks.peaks(sticks, times),
         "contenders": {
             name: {
-                "seconds": times[name],
-                "median": statistics.median(times[name]),
+                "seconds": times[name, ""],
+                "median": statistics.median(times[name, ""]),
                 "setting": settings[name],
                 "compile_seconds": entry.compile_seconds,
                 "error": errors[name],
@@ -276,14 +269,10 @@ def _report(record: dict[str, Any]) -> str:
     peers = [name for name in names if name != OURS]
     lines = [NOTES, "", *machine_lines(record["machine"])]
     lines.append(f"CPUs        {record['cpus'] or 'not pinned'}; {'; '.join(record['blas'])}")
-    lines += [
-        f"peaks       {dtype}: FMA {peak['fma']:.1f} GF/s, best BLAS product {peak['gemm']:.1f}"
-        for dtype, peak in record["peaks"].items()
-    ]
     lines += [f"{name} is absent: {reason}" for name, reason in record["absent"].items()]
-    heading = ["L,d,m", "dtype", "phi", "B", *(f"{name} ms" for name in names), "of FMA peak", "of BLAS"]
+    heading = ["L,d,m", "dtype", "phi", "B", *(f"{name} ms" for name in names), "FMA GF/s", "of FMA", "of BLAS"]
     heading += [text for name in peers for text in (f"{name} ratio", "bar")]
-    lines += ["", *aligned([heading, *(_times(p, names, peers, record["peaks"]) for p in problems)], left=(0, 1, 2))]
+    lines += ["", *aligned([heading, *(_times(p, names, peers) for p in problems)], left=(0, 1, 2))]
     heading = ["L,d,m", "dtype", "phi", *(f"{name} GF/s" for name in names), *(f"{name} error" for name in names)]
     heading += ["JAX compile s", *(f"{name} has" for name in peers)]
     left = (0, 1, 2, *range(len(heading) - len(peers), len(heading)))
@@ -295,15 +284,14 @@ def _title(problem: dict[str, Any]) -> list[str]:
     return [",".join(map(str, problem["shape"])), problem["dtype"], problem["activation"]]
 
 
-def _times(
-    problem: dict[str, Any], names: list[str], peers: list[str], peaks: dict[str, dict[str, float]]
-) -> list[str]:
-    entries, peak = problem["contenders"], peaks[problem["dtype"]]
+def _times(problem: dict[str, Any], names: list[str], peers: list[str]) -> list[str]:
+    entries, peak = problem["contenders"], problem["peaks"]
     medians = {name: entries.get(name, {}).get("median") for name in [OURS, *names]}
     speed = quotient(problem["flops"] / 1e9, medians[OURS])
     bars = BARS.get((problem["activation"], problem["shape"][1]), {})
     row = [*_title(problem), str(problem["examples"])]
     row += [number(quotient(medians[name], 1e-3), ".0f") for name in names]
+    row.append(number(peak["fma"], ".0f"))
     row += [number(quotient(speed, peak[kind]), ".2f") for kind in ("fma", "gemm")]
     for name in peers:
         ratio = quotient(medians[name], medians[OURS])

@@ -19,7 +19,7 @@ import numpy as np
 import depthgauge as dg
 from comparison import machine
 from comparison.report import OURS, machine_lines, number, quotient
-from comparison.timing import SPIN_SECONDS, time_in_turns
+from comparison.timing import time_in_turns
 from depthgauge._terminal import aligned
 from depthgauge.backends import get_backend
 
@@ -76,7 +76,7 @@ def _compare(dtype: str, arguments: argparse.Namespace, absent: dict[str, str]) 
     except ImportError as error:
         absent["torch"] = str(error)
     several = {key: _again(step) for key, step in steps.items()}
-    times = time_in_turns(several, repeats=arguments.repeats, seconds=0.0, pause=SPIN_SECONDS)
+    times = time_in_turns(several, repeats=arguments.repeats, seconds=0.0)
     samples = {OURS: dg.normal(1, SAMPLE, dtype=dtype), "NumPy": _numpy_step(dtype, SAMPLE)()}
     if "torch" not in absent:
         samples["torch"] = _torch_step(dtype, SAMPLE, 1)().numpy()

@@ -21,7 +21,8 @@ from comparison import machine
 from comparison.report import machine_lines, number, quotient
 from comparison.spread_accuracy import accuracy_report
 from comparison.spread_peers import PEERS, Array, Step, depthgauge_step, numpy_step, pool_step
-from comparison.timing import SPIN_SECONDS, time_in_turns
+from comparison.timing import time_in_turns
+from comparison.yardsticks import multiply_adds
 from depthgauge._terminal import aligned
 
 DTYPES = ("float32", "float64")
@@ -33,7 +34,7 @@ LONE = (512, 1024)
 NOTES = """\
 Gaussian matrices, singular values only. us are medians a matrix, all contenders in turns in one process; behind a
 peer's, the threads it had. A ratio is a peer's time over depthgauge's. Flops count 8/3 d^3 a matrix; the peak is that
-of bare fused multiply-adds on as many threads."""
+of bare fused multiply-adds on as many threads, in the same rounds."""
 
 
 def add_parser(commands: Any) -> None:
@@ -70,21 +71,17 @@ def _compare_all(arguments: argparse.Namespace) -> dict[str, Any]:
     # JAX has no option for the number of its threads; it takes the CPUs it may use.
     cpus = machine.pin_one_cpu_a_core(THREADS)
     absent: dict[str, str] = {}
-    peaks = {dtype: _peak(dtype) for dtype in arguments.dtypes}
     problems = []
     for size in arguments.sizes or SIZES:
         for dtype in arguments.dtypes:
             for lone in (False, True) if size in LONE else (False,):
                 print(f"{dtype}, d = {size}{', alone' if lone else ''}", file=sys.stderr, flush=True)
                 problems.append(_compare(size, dtype, arguments, absent, lone=lone))
-            # The clock may have been slow the first time; a peak is the most ever seen.
-            peaks[dtype] = max(filter(None, (peaks[dtype], _peak(dtype))), default=None)
     return {
         "machine": machine.machine_record(),
         "cpus": cpus,
         "blas": machine.blas_record(),
         "absent": absent,
-        "peaks": peaks,
         "problems": problems,
     }
 
@@ -105,7 +102,8 @@ def _compare(
         entries["pool"] = pool_step(a), THREADS, 1
     steps = {name: _limited(*entry) for name, entry in entries.items()}
     _agree(steps, a)
-    times = time_in_turns(steps, repeats=arguments.repeats, seconds=0.0, pause=SPIN_SECONDS, warmups=1)
+    limit = multiply_adds(dtype, THREADS)
+    times = time_in_turns(steps | {"peak": limit.step}, repeats=arguments.repeats, seconds=0.0, warmups=1)
     return {
         "size": size,
         "dtype": dtype,
@@ -113,6 +111,7 @@ def _compare(
         "lone": lone,
         "threads": threads,
         "seconds": times,
+        "peak": limit.gflops(times.pop("peak")),
         "median": {name: statistics.median(seconds) / count for name, seconds in times.items()},
     }
 
@@ -137,7 +136,7 @@ def _choose_threads(a: Array, absent: dict[str, str]) -> tuple[dict[str, int], f
         except ImportError as error:
             absent[name] = str(error)
     steps = {(name, n): _limited(step, n, n) for name, step in peers.items() for n in range(1, THREADS + 1)}
-    times = time_in_turns(steps, repeats=3, seconds=0.0, pause=SPIN_SECONDS, warmups=1)
+    times = time_in_turns(steps, repeats=3, seconds=0.0, warmups=1)
     best = {key: min(seconds) for key, seconds in times.items()}
     chosen = {name: min(range(1, THREADS + 1), key=lambda n, name=name: best[name, n]) for name in peers}  # type: ignore[misc]
     return chosen, min(best.values()) / len(a)
@@ -166,26 +165,19 @@ def _agree(steps: dict[str, Callable[[], Any]], a: Array) -> None:
             raise SystemExit(f"{name} is off by {error:.1e} eps on {a.dtype} {a.shape}")
 
 
-def _peak(dtype: str) -> float | None:
-    """Return GF/s of bare fused multiply-adds."""
-    core: Any = importlib.import_module("depthgauge._core")
-    return float(core.fma_peak_gflops(dtype == "float32", THREADS)) or None
-
-
 def _report(record: dict[str, Any]) -> str:
     peers = [name for name in PEERS if name not in record["absent"]]
     heading = ["d", "dtype", "matrices", "depthgauge us", *(f"{name} us" for name in peers), "pool us"]
     heading += ["fastest peer", "x fastest", "x pool", "of FMA peak"]
-    rows = [_row(problem, peers, record["peaks"][problem["dtype"]]) for problem in record["problems"]]
+    rows = [_row(problem, peers) for problem in record["problems"]]
     lines = [NOTES, "", *machine_lines(record["machine"])]
     lines += [f"CPUs        {record['cpus'] or 'not pinned'}; {'; '.join(record['blas'])}"]
-    lines += [f"peak        {dtype} {number(peak, '.1f')} GF/s" for dtype, peak in record["peaks"].items()]
     lines += [f"{name} is absent: {reason}" for name, reason in record["absent"].items()]
     lines += ["", *aligned([heading, *rows], left=(1, len(peers) + 5)), "", *_cliff(record["problems"])]
     return "\n".join(lines)
 
 
-def _row(problem: dict[str, Any], peers: list[str], peak: float | None) -> list[str]:
+def _row(problem: dict[str, Any], peers: list[str]) -> list[str]:
     times = problem["median"]
     ours = times["depthgauge"]
     first = min(peers, key=lambda name: times[name])
@@ -193,7 +185,7 @@ def _row(problem: dict[str, Any], peers: list[str], peak: float | None) -> list[
     row += [f"{_us(times[name])} ({problem['threads'][name]})" for name in peers]
     row += [_us(times.get("pool")), first, f"{times[first] / ours:.1f}"]
     row += [number(quotient(times.get("pool"), ours), ".1f")]
-    return [*row, number(quotient(8 / 3 * problem["size"] ** 3 / ours / 1e9, peak), ".2f")]
+    return [*row, number(quotient(8 / 3 * problem["size"] ** 3 / ours / 1e9, problem["peak"]), ".2f")]
 
 
 def _us(seconds: float | None) -> str:

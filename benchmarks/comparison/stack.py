@@ -7,7 +7,6 @@ process of its own.  Within a child all contenders run in turns.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import statistics
@@ -20,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from comparison import machine, report
-from comparison.contenders import CONTENDERS, Contender, gemm_gflops
+from comparison import machine, report, yardsticks
+from comparison.contenders import CONTENDERS, Contender
 from comparison.problems import SHAPES, Problem, make_problem, reference, relative_error
-from comparison.timing import SPIN_SECONDS, time_in_turns
+from comparison.timing import time_in_turns
 
 DTYPES = ("float32", "float64")
 ACTIVATIONS = ("relu", "gelu")
@@ -105,20 +104,17 @@ def _child(arguments: argparse.Namespace) -> dict[str, Any]:
     # JAX has no option for the number of its threads; it takes the CPUs it may use.
     cpus = machine.pin_one_cpu_a_core(threads)
     absent: dict[str, str] = {}
-    peaks = {dtype: _peaks(dtype, threads) for dtype in arguments.dtypes}
+    sticks = {dtype: yardsticks.both(dtype, threads) for dtype in arguments.dtypes}
     problems = []
     for shape in arguments.shapes:
         for dtype in arguments.dtypes:
             print(f"threads {threads}, {dtype}, (L, d, m, B) = {shape}", file=sys.stderr, flush=True)
-            problems += _compare(shape, dtype, threads, arguments, absent)
-            # The clock may have been slow the first time; a peak is the most ever seen.
-            peaks[dtype] = _larger(peaks[dtype], _peaks(dtype, threads))
+            problems += _compare(shape, dtype, threads, arguments, absent, sticks[dtype])
     return {
         "threads": threads,
         "cpus": cpus,
         "blas": machine.blas_record(),
         "absent": absent,
-        "peaks": peaks,
         "problems": problems,
     }
 
@@ -129,6 +125,7 @@ def _compare(
     threads: int,
     arguments: argparse.Namespace,
     absent: dict[str, str],
+    sticks: Mapping[str, yardsticks.Yardstick],
 ) -> list[dict[str, Any]]:
     """Time all contenders on both activations of one shape and dtype, in the same turns."""
     problems = {activation: make_problem(shape, dtype, activation, threads) for activation in arguments.activations}
@@ -141,19 +138,18 @@ def _compare(
                 absent[name] = str(error)
     errors = _errors(problems, entries)
     _agree_on_weights(dtype, entries)
-    options = {
-        "repeats": arguments.repeats,
-        "seconds": arguments.seconds,
-        "pause": SPIN_SECONDS if threads > 1 else 0.0,
-    }
-    times = time_in_turns({key: entry.step for key, entry in entries.items()}, **options)
-    weight_times = time_in_turns({key: entry.weight_step for key, entry in entries.items()}, **options)
+    options = {"repeats": arguments.repeats, "seconds": arguments.seconds}
+    limits = yardsticks.steps(sticks)
+    times = time_in_turns({key: entry.step for key, entry in entries.items()} | limits, **options)
+    weight_times = time_in_turns({key: entry.weight_step for key, entry in entries.items()} | limits, **options)
     return [
         {
             "shape": shape,
             "dtype": dtype,
             "activation": activation,
             "flops": problem.flops,
+            "peaks": yardsticks.peaks(sticks, times),
+            "weight_peaks": yardsticks.peaks(sticks, weight_times),
             "contenders": {
                 name: {
                     "seconds": times[activation, name],
@@ -199,17 +195,3 @@ def _agree_on_weights(dtype: str, entries: Mapping[tuple[str, str], Contender]) 
         )
         if not error < TOLERANCE[dtype]:
             raise SystemExit(f"the weight gradients of {name} are off by {error:.1e} on {dtype} {activation}")
-
-
-def _peaks(dtype: str, threads: int) -> dict[str, float | None]:
-    """Return GF/s of bare fused multiply-adds, None where the extension cannot tell, and of the best matrix product."""
-    try:
-        core: Any = importlib.import_module("depthgauge._core")
-        fma = float(core.fma_peak_gflops(dtype == "float32", threads))
-    except (ImportError, AttributeError):
-        fma = None
-    return {"fma": fma, "gemm": gemm_gflops(dtype, threads)}
-
-
-def _larger(one: dict[str, float | None], other: dict[str, float | None]) -> dict[str, float | None]:
-    return {key: max(one[key] or 0.0, other[key] or 0.0) or None for key in one}

@@ -11,8 +11,10 @@ from typing import TypeVar
 
 Key = TypeVar("Key")
 
-# For `pause` where contenders have threads. OpenBLAS's workers spin longest: 2^26 clock cycles by default.
-SPIN_SECONDS = 0.04
+# How long to look before each call, and at most, whether threads of this process still run: the workers of most pools
+# spin after a call, those of some builds of OpenBLAS for a tenth of a second, and would take the CPUs from the next.
+LOOK_SECONDS = 0.004
+MOST_SECONDS = 1.0
 
 
 def time_in_turns(
@@ -20,10 +22,11 @@ def time_in_turns(
     *,
     repeats: int,
     seconds: float,
-    pause: float = 0.0,
     warmups: int = 2,
 ) -> dict[Key, list[float]]:
     """Time `steps` in turns, one call each a round, in an order drawn anew for each round.
+
+    A call begins when no thread of this process is busy with the one before.
 
     Parameters
     ----------
@@ -33,9 +36,6 @@ def time_in_turns(
         Rounds at least.
     seconds : float
         Go on with rounds until this much time has passed.
-    pause : float
-        Seconds to wait before each call. The workers of most thread pools spin for a while
-        after a call, and would take the CPUs from the next contender.
     warmups : int
         Calls of each step before the first round.
 
@@ -59,7 +59,7 @@ def time_in_turns(
         while order and (rounds < repeats or time.perf_counter() < end):
             shuffle(order)
             for key in order:
-                time.sleep(pause)
+                _wait_for_idle_threads()
                 start = time.perf_counter()
                 result = steps[key]()
                 times[key].append(time.perf_counter() - start)
@@ -76,3 +76,12 @@ def fastest(candidates: Mapping[Key, Callable[[], object]]) -> Key:
     """Return the key of the candidate with the smallest median over a few calls in turns."""
     times = time_in_turns(candidates, repeats=5, seconds=0.0, warmups=1)
     return min(times, key=lambda key: statistics.median(times[key]))
+
+
+def _wait_for_idle_threads() -> None:
+    end = time.perf_counter() + MOST_SECONDS
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(LOOK_SECONDS)
+        if time.process_time() - before < LOOK_SECONDS / 4:
+            return

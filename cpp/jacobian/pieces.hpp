@@ -61,15 +61,7 @@ constexpr int64_t kPanelRows = sizeof(T) == 8 ? 256 : 512;
 template <class T, int R, Over S>
 DG_INLINE void tile(const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
   Vec<T> acc[R][kVectors] = {};
-  for (int64_t k = 0; k < inner; ++k) {
-    Vec<T> bv[kVectors];
-    for (int v = 0; v < kVectors; ++v) bv[v] = load(b + k * kLanes<T> + v * kWidth<T>);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const Vec<T> x = splat(a[r * a_row + k]);
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, bv[v], acc[r][v]);
-    }
-  }
+  add_rows_times(a, a_row, b, inner, acc);
   // Not known before this point: a vector of it would take a register from the loop, and put an operand on the stack.
   asm volatile("" : "+m"(scale));
   for (int r = 0; r < R; ++r)

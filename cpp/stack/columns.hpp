@@ -41,7 +41,7 @@ DG_INLINE int64_t sums_size(int64_t outputs) {
 }
 
 // c[j] (+)= sum_k x[k] W[k, j] for the first `examples` lanes of a group; the last one is repeated in the other lanes.
-// Every sum is that of `multiply_columns`, term by term.
+// Every sum is that of `multiply_group`, term by term.
 template <class T>
 void multiply_few(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, int examples, T* c,
                   bool accumulate, T* sums) {
@@ -76,7 +76,7 @@ class Columns {
     if (few_)
       multiply_few(w_, stride_, inner_, outputs_, x, examples, c, accumulate, memory_);
     else
-      multiply_columns(memory_, inner_, outputs_, x, c, accumulate, soon);
+      multiply_group<T, Layout::panels>(memory_, panel_stride<T>(inner_), inner_, outputs_, x, c, accumulate, soon);
   }
 
  private:

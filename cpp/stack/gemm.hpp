@@ -80,40 +80,95 @@ DG_INLINE int64_t steps_of(int64_t outputs, int64_t inner) {
   return outputs / kRows * ((inner + kInner - 1) / kInner);
 }
 
-// c[r] (+)= sum_k w(r, k) x[k] for r < R, with w(r, k) = w[r * across + k * along].
-template <class T, int R, bool Accumulate>
-DG_INLINE void microkernel(const T* w, int64_t across, int64_t along, const T* x, int64_t inner, T* c) {
-  Vec<T> acc[R][kVectors];
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < kVectors; ++v)
-      acc[r][v] = Accumulate ? load(c + r * kLanes<T> + v * kWidth<T>) : Vec<T>{};
-  for (int64_t k = 0; k < inner; ++k) {
+// acc[r] += sum_k weight(r, k) x[k], `Steps` of the inner index between two branches.  Beside its multiply-adds a step
+// only loads; but on a core that runs another thread as well instructions are scarcer than multipliers, and each that a
+// loop saves counts.
+template <class T, int R, int Steps, class Weight>
+DG_INLINE void add_products(Weight weight, const T* x, int64_t inner, Vec<T> (&acc)[R][kVectors]) {
+  const auto step = [&](int64_t k) DG_INLINE_LAMBDA {
     Vec<T> xv[kVectors];
     for (int v = 0; v < kVectors; ++v) xv[v] = load(x + k * kLanes<T> + v * kWidth<T>);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const Vec<T> b = splat(w[r * across]);
+      const Vec<T> b = splat(weight(r, k));
       for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(b, xv[v], acc[r][v]);
     }
-    w += along;
+  };
+  int64_t k = 0;
+  for (; k + Steps <= inner; k += Steps) {
+#pragma GCC unroll 4
+    for (int i = 0; i < Steps; ++i) step(k + i);
   }
+  for (; k < inner; ++k) step(k);
+}
+
+// The same with rows of weights as they lie, `stride` apart.
+template <class T, int R>
+DG_INLINE void add_rows_times(const T* w, int64_t stride, const T* x, int64_t inner, Vec<T> (&acc)[R][kVectors]) {
+  // Where registers hold a pointer for every row; more steps cost more in addresses than they save.
+  constexpr int kSteps = R <= 6 ? 2 : 1;
+  const T* row[R];
+  for (int r = 0; r < R; ++r) row[r] = w + r * stride;
+  add_products<T, R, kSteps>([&](int r, int64_t k) DG_INLINE_LAMBDA { return row[r][k]; }, x, inner, acc);
+}
+
+// How a block of weights lies: panels of kRows outputs, inner index by inner index, one `stride` after the other; or rows
+// of a matrix `stride` apart.
+enum class Layout { panels, rows };
+
+// c[r] (+)= sum_k w(r, k) x[k] for R outputs.
+template <class T, int R, Layout layout, bool Accumulate>
+DG_INLINE void microkernel(const T* w, int64_t stride, const T* x, int64_t inner, T* c) {
+  Vec<T> acc[R][kVectors];
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < kVectors; ++v)
+      acc[r][v] = Accumulate ? load(c + r * kLanes<T> + v * kWidth<T>) : Vec<T>{};
+  if constexpr (layout == Layout::panels)
+    add_products<T, R, 4>([w](int r, int64_t k) DG_INLINE_LAMBDA { return w[k * kRows + r]; }, x, inner, acc);
+  else
+    add_rows_times(w, stride, x, inner, acc);
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < kVectors; ++v) store(c + r * kLanes<T> + v * kWidth<T>, acc[r][v]);
 }
 
 // The last, narrower block of outputs.
-template <class T, int R, bool Accumulate>
-void remainder(int64_t rows, const T* w, int64_t across, int64_t along, const T* x, int64_t inner, T* c) {
+template <class T, int R, Layout layout, bool Accumulate>
+void remainder(int64_t rows, const T* w, int64_t stride, const T* x, int64_t inner, T* c) {
   if constexpr (R > 0) {
     if (rows == R)
-      microkernel<T, R, Accumulate>(w, across, along, x, inner, c);
+      microkernel<T, R, layout, Accumulate>(w, stride, x, inner, c);
     else
-      remainder<T, R - 1, Accumulate>(rows, w, across, along, x, inner, c);
+      remainder<T, R - 1, layout, Accumulate>(rows, w, stride, x, inner, c);
   }
 }
 
-// Weights packed for columns: panel p holds columns p * kRows ... of the block, inner index by inner index, so that
-// the kernel reads them as one stream.
+template <class T, Layout layout, bool Accumulate>
+void multiply_block(const T* w, int64_t stride, int64_t outputs, const T* x, int64_t inner, T* c, Prefetch& soon) {
+  const int64_t next = layout == Layout::panels ? stride : kRows * stride;
+  int64_t j = 0;
+  for (; j + kRows <= outputs; j += kRows, w += next) {
+    soon.step();
+    microkernel<T, kRows, layout, Accumulate>(w, stride, x, inner, c + j * kLanes<T>);
+  }
+  if (j < outputs)
+    remainder<T, kRows - 1, layout, Accumulate>(outputs - j, w, stride, x, inner, c + j * kLanes<T>);
+}
+
+// c[j] (+)= sum_k x[k] w(j, k), where panels hold columns of a matrix: x W, and rows: W x.
+template <class T, Layout layout>
+void multiply_group(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, T* c, bool accumulate,
+              Prefetch& soon) {
+  for (int64_t k = 0; k < inner || k == 0; k += kInner, accumulate = true) {
+    const int64_t n = smaller(kInner, inner - k);
+    const T* const from = w + k * (layout == Layout::panels ? kRows : 1);
+    if (accumulate)
+      multiply_block<T, layout, true>(from, stride, outputs, x + k * kLanes<T>, n, c, soon);
+    else
+      multiply_block<T, layout, false>(from, stride, outputs, x + k * kLanes<T>, n, c, soon);
+  }
+}
+
+// Panels are padded, so that they do not share the sets of a cache.
 template <class T>
 DG_INLINE int64_t panel_stride(int64_t inner) {
   return inner * kRows + kLanes<T>;
@@ -122,57 +177,6 @@ DG_INLINE int64_t panel_stride(int64_t inner) {
 template <class T>
 DG_INLINE int64_t packed_size(int64_t inner, int64_t outputs) {
   return (outputs + kRows - 1) / kRows * panel_stride<T>(inner);
-}
-
-// c[j] (+)= sum_k x[k] W[k, j] over one packed block of W.
-template <class T, bool Accumulate>
-void multiply_columns_block(const T* packed, int64_t stride, int64_t outputs, const T* x, int64_t inner, T* c,
-                            Prefetch& soon) {
-  int64_t j = 0;
-  for (; j + kRows <= outputs; j += kRows, packed += stride) {
-    soon.step();
-    microkernel<T, kRows, Accumulate>(packed, 1, kRows, x, inner, c + j * kLanes<T>);
-  }
-  if (j < outputs)
-    remainder<T, kRows - 1, Accumulate>(outputs - j, packed, 1, kRows, x, inner, c + j * kLanes<T>);
-}
-
-template <class T>
-void multiply_columns(const T* packed, int64_t inner, int64_t outputs, const T* x, T* c, bool accumulate,
-                      Prefetch& soon) {
-  const int64_t stride = panel_stride<T>(inner);
-  for (int64_t k = 0; k < inner || k == 0; k += kInner, accumulate = true) {
-    const int64_t n = smaller(kInner, inner - k);
-    if (accumulate)
-      multiply_columns_block<T, true>(packed + k * kRows, stride, outputs, x + k * kLanes<T>, n, c, soon);
-    else
-      multiply_columns_block<T, false>(packed + k * kRows, stride, outputs, x + k * kLanes<T>, n, c, soon);
-  }
-}
-
-// c[i] (+)= sum_k W[i, k] x[k] for rows as they lie, `stride` apart.
-template <class T, bool Accumulate>
-void multiply_rows_block(const T* w, int64_t stride, int64_t outputs, const T* x, int64_t inner, T* c,
-                         Prefetch& soon) {
-  int64_t i = 0;
-  for (; i + kRows <= outputs; i += kRows) {
-    soon.step();
-    microkernel<T, kRows, Accumulate>(w + i * stride, stride, 1, x, inner, c + i * kLanes<T>);
-  }
-  if (i < outputs)
-    remainder<T, kRows - 1, Accumulate>(outputs - i, w + i * stride, stride, 1, x, inner, c + i * kLanes<T>);
-}
-
-template <class T>
-void multiply_rows(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, T* c, bool accumulate,
-                   Prefetch& soon) {
-  for (int64_t k = 0; k < inner || k == 0; k += kInner, accumulate = true) {
-    const int64_t n = smaller(kInner, inner - k);
-    if (accumulate)
-      multiply_rows_block<T, true>(w + k, stride, outputs, x + k * kLanes<T>, n, c, soon);
-    else
-      multiply_rows_block<T, false>(w + k, stride, outputs, x + k * kLanes<T>, n, c, soon);
-  }
 }
 
 // Copies columns [0, outputs) of a row-major block into panels.  Whole vectors are stored where a panel is narrower

@@ -14,17 +14,6 @@ using depthgauge::stack::OuterProduct;
 // Panels a block: their right factors stay in the second-level cache while the rows pass.
 constexpr int64_t kPanels = 16;
 
-template <class T, int R>
-DG_INLINE void outer_example(const T* left, const T* right, Vec<T> (&acc)[R][kVectors]) {
-  Vec<T> y[kVectors];
-  for (int v = 0; v < kVectors; ++v) y[v] = load(right + v * kWidth<T>);
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    const Vec<T> x = splat(left[r * kLanes<T>]);
-    for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, y[v], acc[r][v]);
-  }
-}
-
 // Rows k ... k + R of panels [first, last), to `destination`, which is at row k.
 template <class T, int R>
 void outer_rows(const OuterProduct<T>& p, int64_t k, int64_t first, int64_t last, T* destination) {
@@ -37,10 +26,7 @@ void outer_rows(const OuterProduct<T>& p, int64_t k, int64_t first, int64_t last
     const T* right = p.right + panel * p.panel_stride;
     for (int64_t g = 0; g < p.groups; ++g, right += kLanes<T> * kLanes<T>) {
       const T* left = p.left[g] + k * kLanes<T>;
-      if (p.examples[g] == kLanes<T>)
-        for (int b = 0; b < kLanes<T>; ++b) outer_example<T, R>(left + b, right + b * kLanes<T>, acc);
-      else
-        for (int b = 0; b < p.examples[g]; ++b) outer_example<T, R>(left + b, right + b * kLanes<T>, acc);
+      add_rows_times(left, kLanes<T>, right, p.examples[g], acc);
     }
     for (int r = 0; r < R; ++r) {
       T* out = destination + r * p.stride + j;

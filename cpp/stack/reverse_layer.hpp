@@ -174,7 +174,7 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
       if (linear)
         __builtin_memcpy(hidden, dr[g] + at, static_cast<size_t>(n) * kGroupBytes);
       else
-        multiply_rows(down, down_stride, d, n, dr[g], hidden, false, soon);
+        multiply_group<T, Layout::rows>(down, down_stride, d, n, dr[g], hidden, false, soon);
       T* dz = hidden;
       if (gated) {
         __builtin_memcpy(gate, hidden, static_cast<size_t>(n) * kGroupBytes);
@@ -199,11 +199,11 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
       } else if (gated) {
         apply_derivative(eq, dz, n, factor, positive, derivative);
         apply_derivative<T>(eq, hidden, n, factor, nullptr, job.tape.gate_value + at);
-        multiply_rows(gates, up_stride, n, d, dz, du[g], j0 > 0, soon);
-        multiply_rows(up, up_stride, n, d, hidden, du[g], true, soon);
+        multiply_group<T, Layout::rows>(gates, up_stride, n, d, dz, du[g], j0 > 0, soon);
+        multiply_group<T, Layout::rows>(up, up_stride, n, d, hidden, du[g], true, soon);
       } else {
         apply_derivative(eq, dz, n, factor, positive, derivative);
-        multiply_rows(up, up_stride, n, d, dz, du[g], j0 > 0, soon);
+        multiply_group<T, Layout::rows>(up, up_stride, n, d, dz, du[g], j0 > 0, soon);
       }
       if (weights) {
         GradientJob<T>& w = *job.weights;
