@@ -157,11 +157,19 @@ def compare(case: Case) -> None:
         for name in ("native", "reference")
     }
     compare_forward(forwards["native"], forwards["reference"], tolerance)
+    forwards["kept"] = dg.forward(p.block, p.weights, p.x, keep="activations", backend="native")
     for grads in (True, "rms", False):
-        got, want = (
+        got, want, kept = (
             dg.vjp(p.block, p.weights, fwd, p.vector, weight_grads=grads, quantiles=LEVELS) for fwd in forwards.values()
         )
         compare_backward(got, want, tolerance)
+        for name, array in arrays_of(got).items():
+            np.testing.assert_array_equal(arrays_of(kept)[name], array, err_msg=name)
+    kept_forward = forwards.pop("kept")
+    np.testing.assert_array_equal(
+        dg.jvp(p.block, p.weights, kept_forward, p.vector).output,
+        dg.jvp(p.block, p.weights, forwards["native"], p.vector).output,
+    )
     probes = np.stack([p.vector, 2 * p.vector[..., ::-1]])
     probed = [dg.vjp(p.block, p.weights, fwd, probes, quantiles=LEVELS) for fwd in forwards.values()]
     compare_backward(probed[0], probed[1], tolerance)
@@ -254,6 +262,14 @@ def test_sizes_beyond_one_chunk_of_hidden_units(branch: str, dtype: str) -> None
     case = Case(branch, "gelu", ("rms", "none", "none"), dtype, 5, 130, 1030, 37, 2, ((), ()), True, "residual", 1e-6)
     compare(case)
     compare(replace(case, activation="relu", width=64, hidden=2500, batch=300 if branch == "mlp" else 20))
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_replicates_that_share_more_examples_than_a_weight_gradient_adds_up_at_once(branch: str, dtype: str) -> None:
+    # No replicate fills its last group of examples, so that there are gaps between them.
+    case = Case(branch, "gelu", ("rms", "none", "none"), dtype, 5, 19, 53, 19, 2, ((), (30,)), True, "residual", 1e-6)
+    compare(case)
 
 
 @pytest.mark.parametrize("branch", BRANCHES)

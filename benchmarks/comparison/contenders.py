@@ -47,7 +47,7 @@ class Depthgauge:
 
     def weight_step(self) -> Any:
         if self._forward is None:
-            self._forward = dg.forward(self._block, self._weights, self._problem.x, **self._options)
+            self._forward = dg.forward(self._block, self._weights, self._problem.x, keep="activations", **self._options)
         return dg.vjp(
             self._block, self._weights, self._forward, self._problem.cotangent, weight_grads=True, **self._options
         )

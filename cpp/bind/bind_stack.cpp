@@ -123,6 +123,7 @@ py::dict sizes_of(const py::dict& problem) {
   found["positive"] = sizes.positive;
   found["derivative"] = sizes.derivative;
   found["gate_value"] = sizes.gate_value;
+  found["activation"] = sizes.activation;
   return found;
 }
 

@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, m, pybind11::mod_gil_not_used()) {
   depthgauge::bind_build(m);
   depthgauge::bind_graded(m);
   depthgauge::bind_jacobian(m);
+  depthgauge::bind_memory(m);
   depthgauge::bind_random(m);
   depthgauge::bind_stack(m);
   depthgauge::bind_spectra(m);

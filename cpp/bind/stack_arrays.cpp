@@ -128,6 +128,7 @@ TapeArrays<T> read_tape(const Stack<T>& stack, const py::dict& d, bool writable)
   if (sizes.positive) tape.positive = needed<uint16_t>(d, "positive", sizes.positive, writable);
   if (sizes.derivative) tape.derivative = needed<T>(d, "derivative", sizes.derivative, writable);
   if (sizes.gate_value) tape.gate_value = needed<T>(d, "gate_value", sizes.gate_value, writable);
+  if (d.contains("activation")) tape.activation = needed<T>(d, "activation", sizes.activation, writable);
   return tape;
 }
 

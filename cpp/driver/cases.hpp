@@ -15,6 +15,7 @@ struct Case {
   bool own_weights;  // a weight set for each replicate, or one for all
   bool own_inputs;
   bool quantiles, cosine;
+  bool activations;  // kept on the tape
   Layout layout;
   int threads;  // compared with one
   uint64_t seed;

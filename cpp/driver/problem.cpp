@@ -168,6 +168,7 @@ Forwarded<T>::Forwarded(const Problem<T>& problem, Span span, bool keep, const R
     positive_ = array_if<uint16_t>(sizes.positive);
     derivative_ = array_if<T>(sizes.derivative);
     gate_value_ = array_if<T>(sizes.gate_value);
+    if (c.activations) activation_ = array_if<T>(sizes.activation);
   }
   ForwardResults<T> out{};
   out.output = output.data();
@@ -196,6 +197,7 @@ TapeArrays<T> Forwarded<T>::tape() const {
   arrays.positive = positive_.data();
   arrays.derivative = derivative_.data();
   arrays.gate_value = gate_value_.data();
+  arrays.activation = activation_.data();
   return arrays;
 }
 
@@ -227,6 +229,7 @@ std::vector<Bytes> Forwarded<T>::tape_bytes() const {
   append(list, "tape positive", positive_);
   append(list, "tape derivative", derivative_);
   append(list, "tape gate_value", gate_value_);
+  append(list, "tape activation", activation_);
   return list;
 }
 

@@ -62,7 +62,7 @@ class Forwarded {
  private:
   Array<double> batch_mean_norm_, branch_rms_, live_fraction_, dead_units_, saturation_;
   Array<double> derivative_quantiles_, cosine_;
-  Array<T> states_, branch_, sum_, derivative_, gate_value_;
+  Array<T> states_, branch_, sum_, derivative_, gate_value_, activation_;
   Array<stack::NormFactors<T>> factors_[kPlaces];
   Array<uint16_t> positive_;
 };

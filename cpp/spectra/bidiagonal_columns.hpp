@@ -103,6 +103,7 @@ DG_INLINE void sweep_block(const Columns<T>& c, int64_t k, int64_t j, T* z) {
     y[s] = splat(-c.old_y[j + s]);
     v[s] = splat(-c.old_v[j + s]);
   }
+#pragma GCC unroll 2
   for (int64_t i = start; i < stride; i += W) {
     const Vec<T> ui = load(u + i), old_ui = load(old_u + i), old_zi = load(old_z + i);
 #pragma GCC unroll 4
@@ -123,6 +124,7 @@ DG_INLINE void sweep_block(const Columns<T>& c, int64_t k, int64_t j, T* z) {
     y[s] = splat(entry);
   }
   if (!z) return;
+#pragma GCC unroll 2
   for (int64_t i = start; i < stride; i += W) {
     Vec<T> total = load(z + i);
 #pragma GCC unroll 4

@@ -62,6 +62,8 @@ DG_INLINE void sweep_columns(Vec<T>* a, int64_t m, int64_t k, int64_t j, const V
     vj[c] = old_v[j + c];
   }
   Vec<T>* const column = a + j * m;
+  // Two steps between branches: see add_products in stack/gemm.hpp.
+#pragma GCC unroll 2
   for (int64_t i = k; i < m; ++i) {
     const Vec<T> ui = u[i];
 #pragma GCC unroll 4
@@ -81,6 +83,7 @@ DG_INLINE void sweep_columns(Vec<T>* a, int64_t m, int64_t k, int64_t j, const V
     y[j + c] = product;
     r[j + c] = yj[c] = fma(-u[k], product, column[c * m + k]);
   }
+#pragma GCC unroll 2
   for (int64_t i = k + 1; i < m; ++i) {
     Vec<T> sum = z[i];
 #pragma GCC unroll 4

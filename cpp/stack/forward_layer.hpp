@@ -130,8 +130,9 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
       if (job.abs_derivative) record.abs_derivative = job.abs_derivative + at;
       record.unit_live = job.unit_live + j0;
       record.examples = (1u << job.examples) - 1u;
-      T* z = eq.branch == Branch::linear ? r[g] + at : hidden;
-      soon.group(record.derivative, n, steps_of(n, d));
+      T* const kept = job.tape.activation ? job.tape.activation + at : nullptr;
+      T* z = eq.branch == Branch::linear ? r[g] + at : kept ? kept : hidden;
+      soon.group(kept ? kept : record.derivative, n, steps_of(n, d));
       hidden_chunk<T, true>(eq, layer, up, gate, input[g], job.examples, j0, n, z, up_path, record, soon);
       job.live += record.live;
       job.saturated += record.saturated;

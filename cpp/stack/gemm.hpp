@@ -112,6 +112,12 @@ DG_INLINE void add_rows_times(const T* w, int64_t stride, const T* x, int64_t in
   add_products<T, R, kSteps>([&](int r, int64_t k) DG_INLINE_LAMBDA { return row[r][k]; }, x, inner, acc);
 }
 
+// The same with a panel: kRows weights for every inner index.
+template <class T, int R>
+DG_INLINE void add_panel_times(const T* w, const T* x, int64_t inner, Vec<T> (&acc)[R][kVectors]) {
+  add_products<T, R, 4>([w](int r, int64_t k) DG_INLINE_LAMBDA { return w[k * kRows + r]; }, x, inner, acc);
+}
+
 // How a block of weights lies: panels of kRows outputs, inner index by inner index, one `stride` after the other; or rows
 // of a matrix `stride` apart.
 enum class Layout { panels, rows };
@@ -124,7 +130,7 @@ DG_INLINE void microkernel(const T* w, int64_t stride, const T* x, int64_t inner
     for (int v = 0; v < kVectors; ++v)
       acc[r][v] = Accumulate ? load(c + r * kLanes<T> + v * kWidth<T>) : Vec<T>{};
   if constexpr (layout == Layout::panels)
-    add_products<T, R, 4>([w](int r, int64_t k) DG_INLINE_LAMBDA { return w[k * kRows + r]; }, x, inner, acc);
+    add_panel_times(w, x, inner, acc);
   else
     add_rows_times(w, stride, x, inner, acc);
   for (int r = 0; r < R; ++r)

@@ -25,12 +25,17 @@ double peak(int64_t steps) {
   return sum[0] == DG_REAL(-1) ? 0 : flops;
 }
 
+int64_t scratch(const Equation& eq, int64_t jobs) {
+  const int64_t layer = layer_scratch<DG_REAL>(eq, jobs), outer = outer_scratch<DG_REAL>();
+  return layer > outer ? layer : outer;
+}
+
 }  // namespace
 
 namespace depthgauge::stack::DG_TARGET {
 
 void get_kernels(Kernels<DG_REAL>* out) {
-  out->scratch = layer_scratch<DG_REAL>;
+  out->scratch = scratch;
   out->moments = group_moments<DG_REAL>;
   out->forward = forward_layer<DG_REAL>;
   out->tangent = tangent_layer<DG_REAL>;

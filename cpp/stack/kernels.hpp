@@ -23,6 +23,8 @@ inline constexpr int kGroup = 64 / static_cast<int>(sizeof(T));
 inline constexpr int kMaxGroup = 16;
 // Groups a call: enough to pay for packing the weights, few enough that their states stay in the caches.
 inline constexpr int kMaxJobs = 16;
+// Rows of a weight gradient a call.
+inline constexpr int kOuterRows = 48;
 
 struct Equation {
   Branch branch;
@@ -95,6 +97,7 @@ struct Tape {
   uint16_t* positive;  // (m) one bit an example: z > 0
   T* derivative;       // (m) phi'(z), for gated phi'(z) times the up path
   T* gate_value;       // (m) gated only: phi(z)
+  T* activation;       // (m) the input of the down product, where it is kept
 };
 
 template <class T>
@@ -136,7 +139,7 @@ struct VectorSums {
 template <class T>
 struct GradientJob {
   T* input;              // (d) the input of the branch, where it is not the state itself
-  T* activation;         // (m) the input of the down product, for a linear branch its output
+  T* activation;         // (m) the input of the down product where the tape has none, for a linear branch its output
   T* normalized_branch;  // (d) the branch after its output norm, where it has one
   T* up_panel;           // gradient at the up product, panels `panel_stride` apart
   T* gate_panel;         // gradient at the gate product
@@ -173,13 +176,13 @@ struct OuterProduct {
 
 template <class T>
 struct Kernels {
-  // Elements of scratch that a call with this many jobs needs.
+  // Elements of scratch that a call with this many jobs needs, and an outer product.
   int64_t (*scratch)(const Equation&, int64_t jobs);
   void (*moments)(const T* group, int64_t d, int examples, Moments*, Pool*, double* totals);
   void (*forward)(const Equation&, const Layer<T>&, ForwardJob<T>*, int64_t jobs, T* scratch, const Stop&);
   void (*tangent)(const Equation&, const Layer<T>&, TangentJob<T>*, int64_t jobs, T* scratch, const Stop&);
   void (*reverse)(const Equation&, const Layer<T>&, ReverseJob<T>*, int64_t jobs, T* scratch, const Stop&);
-  void (*outer)(const OuterProduct<T>&, int64_t first, int64_t last);
+  void (*outer)(const OuterProduct<T>&, int64_t first, int64_t last, T* scratch);
   // Independent multiply-adds, the limit of every product: returns the flops done by `steps` steps.
   double (*peak)(int64_t steps);
 };

@@ -68,6 +68,7 @@ TapeSizes tape_sizes(const Stack<T>& stack) {
   else
     sizes.derivative = hidden;
   if (gated) sizes.gate_value = hidden;
+  if (eq.branch != Branch::linear) sizes.activation = hidden;
   return sizes;
 }
 

@@ -96,6 +96,7 @@ Tape<T> tape_of(const Stack<T>& stack, const TapeArrays<T>& arrays, const Unit& 
   if (arrays.positive) tape.positive = arrays.positive + at * m;
   if (arrays.derivative) tape.derivative = arrays.derivative + at * m * kGroup<T>;
   if (arrays.gate_value) tape.gate_value = arrays.gate_value + at * m * kGroup<T>;
+  if (arrays.activation) tape.activation = arrays.activation + at * m * kGroup<T>;
   return tape;
 }
 

@@ -6,21 +6,19 @@
 namespace depthgauge::stack {
 namespace {
 
-constexpr int64_t kLineRows = 48;  // rows of a weight gradient a task
-
 // What the weight gradients of one layer need of every group, kept between the two halves of a layer: the groups go
 // back through the block first, and then the outer products are taken over all groups.
 template <class T>
 class GradientStore {
  public:
-  GradientStore(const Stack<T>& stack, int64_t units, bool input, bool branch)
+  GradientStore(const Stack<T>& stack, int64_t units, bool input, bool activation, bool branch)
       : d_(stack.equation.width),
         m_(stack.equation.hidden),
         gated_(stack.equation.branch == Branch::gated),
         linear_(stack.equation.branch == Branch::linear),
         units_(units),
         input_(input ? units * d_ * kGroup<T> : 0),
-        activation_(units * m_ * kGroup<T>),
+        activation_(activation ? units * m_ * kGroup<T> : 0),
         branch_(branch ? units * d_ * kGroup<T> : 0),
         up_(panels(m_) * units * kGroup<T> * kGroup<T>),
         gate_(gated_ ? panels(m_) * units * kGroup<T> * kGroup<T> : 0),
@@ -28,12 +26,13 @@ class GradientStore {
         sums_(units * sums_size(stack)),
         jobs_(static_cast<size_t>(units)) {
     has_input_ = input;
+    has_activation_ = activation;
     double* sums = sums_.get();
     for (int64_t i = 0; i < units; ++i) {
       GradientJob<T>& job = jobs_[static_cast<size_t>(i)];
       job = {};
       if (input) job.input = input_.get() + i * d_ * kGroup<T>;
-      job.activation = activation_.get() + i * m_ * kGroup<T>;
+      if (activation) job.activation = activation_.get() + i * m_ * kGroup<T>;
       if (branch) job.normalized_branch = branch_.get() + i * d_ * kGroup<T>;
       job.panel_stride = panel_stride();
       job.up_panel = up_.get() + i * kGroup<T> * kGroup<T>;
@@ -56,8 +55,9 @@ class GradientStore {
     return from.get() + first * kGroup<T> * kGroup<T>;
   }
 
-  const T* left(int field, int64_t unit, const T* state) const {
-    if (field == kDown) return activation_.get() + unit * m_ * kGroup<T>;
+  // The left factor of one matrix, here or where it was kept.
+  const T* left(int field, int64_t unit, const T* state, const T* activation) const {
+    if (field == kDown) return has_activation_ ? activation_.get() + unit * m_ * kGroup<T> : activation;
     return has_input_ ? input_.get() + unit * d_ * kGroup<T> : state;
   }
 
@@ -81,7 +81,7 @@ class GradientStore {
 
   const int64_t d_, m_;
   const bool gated_, linear_;
-  bool has_input_ = false;
+  bool has_input_ = false, has_activation_ = false;
   const int64_t units_;
   Buffer<T> input_, activation_, branch_, up_, gate_, down_;
   Buffer<double> sums_;
@@ -138,7 +138,7 @@ class Reverse {
         pools_(static_cast<size_t>(slots_ * units_)),
         scratch_size_(table_.scratch(stack.equation, kMaxJobs)),
         scratch_(scratch_size_ * resources.threads),
-        lines_(results.only_rms ? resources.threads * kLineRows * std::max(d_, stack.equation.hidden) : 0) {
+        lines_(results.only_rms ? resources.threads * kOuterRows * std::max(d_, stack.equation.hidden) : 0) {
     if (results.weight_gradients) prepare_weights();
   }
 
@@ -191,7 +191,7 @@ class Reverse {
   T* gradient(int64_t unit) const { return gradients_.get() + unit * d_ * kGroup<T>; }
 
   void prepare_weights() {
-    store_.reset(new GradientStore<T>(stack_, units_, active(kPre), active(kOutput)));
+    store_.reset(new GradientStore<T>(stack_, units_, active(kPre), !tape_.activation, active(kOutput)));
     for (int64_t i = 0; i < units_; ++i) {
       const int64_t r = plan_.units[static_cast<size_t>(i)].replicate;
       const int64_t index = results_.only_rms ? r : stack_.set_of[r];
@@ -202,8 +202,8 @@ class Reverse {
       for (const int field : {kUp, kDown, kGate}) {
         if (!stack_.fields[field].data) continue;
         const int64_t rows = field == kDown ? stack_.equation.hidden : d_;
-        for (int64_t k = 0; k < rows; k += kLineRows)
-          lines_of_layer_.push_back({static_cast<int64_t>(o), field, k, std::min(rows, k + kLineRows)});
+        for (int64_t k = 0; k < rows; k += kOuterRows)
+          lines_of_layer_.push_back({static_cast<int64_t>(o), field, k, std::min<int64_t>(rows, k + kOuterRows)});
       }
     line_pools_.resize(lines_of_layer_.size());
     examples_.reserve(static_cast<size_t>(units_));
@@ -265,9 +265,11 @@ class Reverse {
 
   void weight_gradients(int64_t l) {
     for (int64_t i = 0; i < units_; ++i) {
-      const T* state = state_of(stack_, tape_.states, plan_.units[static_cast<size_t>(i)], l);
+      const Unit& unit = plan_.units[static_cast<size_t>(i)];
+      const T* const state = state_of(stack_, tape_.states, unit, l);
+      const T* const activation = tape_of(stack_, tape_, unit, l).activation;
       for (const int field : {kUp, kDown, kGate})
-        if (stack_.fields[field].data) left_[field][static_cast<size_t>(i)] = store_->left(field, i, state);
+        if (stack_.fields[field].data) left_[field][static_cast<size_t>(i)] = store_->left(field, i, state, activation);
     }
     parallel(resources_.threads, static_cast<int64_t>(lines_of_layer_.size()),
              [&](int64_t i, int worker) { matrix_lines(static_cast<size_t>(i), l, worker); });
@@ -297,12 +299,12 @@ class Reverse {
     product.factor = static_cast<T>(stack_.equation.weight_scale) * (line.field == kDown ? stack_.branch_scale[l] : T(1));
     product.stride = columns;
     product.destination =
-        results_.only_rms ? lines_.get() + worker * kLineRows * std::max(d_, stack_.equation.hidden)
+        results_.only_rms ? lines_.get() + worker * kOuterRows * std::max(d_, stack_.equation.hidden)
                           : results_.weights[line.field] + ((owner.index * stack_.depth + l) * rows + line.first) * columns;
     if (off)
       std::fill_n(product.destination, (line.last - line.first) * columns, T(0));
     else
-      table_.outer(product, line.first, line.last);
+      table_.outer(product, line.first, line.last, scratch_.get() + worker * scratch_size_);
     if (results_.only_rms) line_pools_[index] = pool_values(product.destination, (line.last - line.first) * columns);
   }
 

@@ -102,6 +102,8 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
   const int64_t d = eq.width, m = eq.hidden, chunk = chunk_size<T>(eq);
   const bool linear = eq.branch == Branch::linear, gated = eq.branch == Branch::gated;
   const bool weights = count > 0 && jobs[0].weights;
+  // Whether the input of the down product must be made again.
+  const bool again = weights && !jobs[0].tape.activation;
   // A scale of 0 leaves the branch out, infinities and all; only its own gradient still looks inside.
   const bool off = layer.branch_scale == 0;
   Scratch<T> scratch{memory};
@@ -161,8 +163,8 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
       up = rows_up;
       gates = rows_gate;
     }
-    const Columns<T> columns_up(weights ? layer.up + j0 : nullptr, m, d, n, false, packed_up);
-    const Columns<T> columns_gate(weights && gated ? layer.gate + j0 : nullptr, m, d, n, false, packed_gate);
+    const Columns<T> columns_up(again ? layer.up + j0 : nullptr, m, d, n, false, packed_up);
+    const Columns<T> columns_gate(again && gated ? layer.gate + j0 : nullptr, m, d, n, false, packed_gate);
     Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
@@ -182,10 +184,11 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
       }
       if (weights) {
         GradientJob<T>& w = *job.weights;
-        T* value = w.activation + at;
+        const T* const value = (again ? w.activation : job.tape.activation) + at;
         HiddenRecord<T> none;
-        hidden_chunk<T, false>(eq, layer, columns_up, columns_gate, input[g], job.examples, j0, n, value, up_path, none,
-                               soon);
+        if (again)
+          hidden_chunk<T, false>(eq, layer, columns_up, columns_gate, input[g], job.examples, j0, n, w.activation + at,
+                                 up_path, none, soon);
         if (!active(eq, layer, kOutput))
           w.branch_scale += (linear ? 1 : eq.weight_scale) *
                             inner_product<T>(

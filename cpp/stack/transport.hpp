@@ -61,11 +61,12 @@ struct TapeArrays {
   uint16_t* positive = nullptr;
   T* derivative = nullptr;
   T* gate_value = nullptr;
+  T* activation = nullptr;  // may be left out: it spares weight gradients a product
 };
 
 // Which parts of a tape a stack has, in elements of T, or of uint16_t for `positive`.
 struct TapeSizes {
-  int64_t states, factors[kPlaces], branch, sum, positive, derivative, gate_value;
+  int64_t states, factors[kPlaces], branch, sum, positive, derivative, gate_value, activation;
 };
 template <class T>
 TapeSizes tape_sizes(const Stack<T>& stack);

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from depthgauge._joined import along_depth, joined_backward, joined_forward
 from depthgauge._results import Result, shaped, span
 from depthgauge._stack import AnyWeights, build_stack, check_kinds, flat_indices
 from depthgauge._stretches import stretches
-from depthgauge.backends import BackwardArrays, Floats, ForwardArrays, Indices, Stack, backend_name, get_backend
+from depthgauge.backends import BackwardArrays, Floats, ForwardArrays, Indices, Keep, Stack, backend_name, get_backend
 from depthgauge.equation import Block
 from depthgauge.weights import Weights, leading_shape
 
@@ -256,7 +256,7 @@ def forward(
     weights: AnyWeights,
     x: npt.ArrayLike,
     *,
-    keep: Literal["states", "nothing"] = "states",
+    keep: Keep = "states",
     quantiles: float | Sequence[float] = (),
     cosine: bool = False,
     backend: str | None = None,
@@ -273,8 +273,10 @@ def forward(
     x : array_like, shape (..., B, d)
         The input, one row an example, in the dtype of the weights.  Leading axes are replicates; they broadcast with
         those of the weights.
-    keep : {"states", "nothing"}
-        "nothing" takes memory for two layers of states only, and leaves no states for `vjp` and `jvp`.
+    keep : {"states", "activations", "nothing"}
+        "activations" keeps the input of the last product beside the states, of m numbers an example and layer, where
+        "native" has use for it: `vjp` with weight gradients then leaves out one product of five.  "nothing" takes
+        memory for two layers of states only, and leaves no states for `vjp` and `jvp`.
     quantiles : float or sequence of float
         Levels in [0, 1] of the quantiles to compute.
     cosine : bool
@@ -297,7 +299,7 @@ def forward(
         If shapes disagree, the weights lack what the branch needs, or an option is unknown.
     """
     check_kinds(block, weights)
-    _arguments.choice("keep", keep, ("states", "nothing"))
+    _arguments.choice("keep", keep, get_args(Keep))
     levels = _arguments.quantile_levels(quantiles)
     with_cosine = _arguments.flag("cosine", cosine)
     name, workers = backend_name(backend), _arguments.thread_count(threads)
@@ -315,7 +317,7 @@ def forward(
             h, h_of = states, flat_indices(leading, stack.replicates)
         flat = h.reshape(math.prod(h.shape[:-2]), *h.shape[-2:])
         part = get_backend(name).forward(
-            stack, flat, h_of, keep=keep == "states", quantiles=levels, cosine=with_cosine, threads=workers
+            stack, flat, h_of, keep=keep, quantiles=levels, cosine=with_cosine, threads=workers
         )
         parts.append(part)
         ratios.append(_residual_ratio(stack, part.rms, part.branch_rms))
@@ -340,7 +342,7 @@ def forward(
         cosine=found.cosine,
         backend=name,
         _stack=stack if isinstance(weights, Weights) else None,
-        _tape=tuple(part.tape for part in parts) if keep == "states" else None,
+        _tape=tuple(part.tape for part in parts) if keep != "nothing" else None,
     )
 
 

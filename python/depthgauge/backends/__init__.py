@@ -25,6 +25,9 @@ Indices = npt.NDArray[np.int64]
 
 BACKENDS = ("native", "reference")
 
+# What a forward pass keeps for the derivatives.
+Keep = Literal["states", "activations", "nothing"]
+
 
 class Parameter(NamedTuple):
     """One weight array of a stack: weight set `s` uses ``array[index_of[s]]``."""
@@ -173,7 +176,7 @@ class Backend(Protocol):
         x: Array,
         x_of: Indices,
         *,
-        keep: bool,
+        keep: Keep,
         quantiles: tuple[float, ...],
         cosine: bool,
         threads: int,

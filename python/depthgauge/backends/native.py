@@ -19,6 +19,7 @@ from depthgauge.backends import (
     Floats,
     ForwardArrays,
     Indices,
+    Keep,
     SingularArrays,
     Stack,
     TangentArrays,
@@ -27,6 +28,8 @@ from depthgauge.backends import (
 
 # The kernels hold a group of examples, a cache line wide, side by side.
 _LINE = 64
+# Tapes from this many bytes on are in memory that is handed out again once they are gone.
+_LARGE = 4 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +56,7 @@ def forward(
     x: Array,
     x_of: Indices,
     *,
-    keep: bool,
+    keep: Keep,
     quantiles: tuple[float, ...],
     cosine: bool,
     threads: int,
@@ -62,12 +65,12 @@ def forward(
     batch, width = x.shape[1:]
     problem = _problem(stack, batch)
     tape = None
-    if keep:
+    if keep != "nothing":
         sizes = _function("tape_sizes", stack)(problem)
         arrays = {
             name: _aligned(size, np.dtype(np.uint16) if name == "positive" else stack.dtype)
             for name, size in sizes.items()
-            if size or name == "states"
+            if (size or name == "states") and (name != "activation" or keep == "activations")
         }
         tape = Tape(arrays, (len(x_of), stack.depth + 1, batch, width))
     at_states, at_blocks = (*stack.replicates, stack.depth + 1), (*stack.replicates, stack.depth)
@@ -183,7 +186,7 @@ class _Passage:
     def enter(self, stack: Stack) -> None:
         """Push the states through the blocks of `stack`."""
         batch = self._x.shape[1]
-        found = forward(stack, self._x, self._x_of, keep=True, quantiles=(), cosine=False, threads=self._threads)
+        found = forward(stack, self._x, self._x_of, keep="states", quantiles=(), cosine=False, threads=self._threads)
         self._stack = _problem(stack, batch), found.tape.arrays
         self._passed, self._depth = 0, stack.depth
         self._x = found.output.reshape(len(self._x_of), batch, self.width)
@@ -381,6 +384,9 @@ def _problem(stack: Stack, batch: int) -> dict[str, Any]:
 
 def _aligned(size: int, dtype: np.dtype[Any]) -> Array:
     """Return an uninitialized flat array that starts at a cache line."""
-    memory = np.empty(size * dtype.itemsize + _LINE, np.uint8)
+    count = size * dtype.itemsize
+    if count >= _LARGE:
+        return _core.memory(count).view(dtype)
+    memory = np.empty(count + _LINE, np.uint8)
     offset = -ctypes.addressof(ctypes.c_char.from_buffer(memory.data)) % _LINE
-    return memory[offset : offset + size * dtype.itemsize].view(dtype)
+    return memory[offset : offset + count].view(dtype)

@@ -13,6 +13,7 @@ from depthgauge.backends import (
     Floats,
     ForwardArrays,
     Indices,
+    Keep,
     Stack,
     TangentArrays,
     flat_vectors,
@@ -37,7 +38,7 @@ def forward(
     x: Array,
     x_of: Indices,
     *,
-    keep: bool,
+    keep: Keep,
     quantiles: tuple[float, ...],
     cosine: bool,
     threads: int,
@@ -46,7 +47,7 @@ def forward(
     del threads  # NumPy's matrix products have threads of their own
     h = np.array(x[x_of], order="C")
     replicates, batch, width = h.shape
-    tape = np.empty((replicates, stack.depth + 1, batch, width), stack.dtype) if keep else None
+    tape = np.empty((replicates, stack.depth + 1, batch, width), stack.dtype) if keep != "nothing" else None
     at_states = _Columns(stack.replicates, stack.depth + 1)
     at_blocks = _Columns(stack.replicates, stack.depth)
     with np.errstate(all="ignore"):
