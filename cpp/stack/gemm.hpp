@@ -82,7 +82,7 @@ DG_INLINE int64_t steps_of(int64_t outputs, int64_t inner) {
 
 // acc[r] += sum_k weight(r, k) x[k], `Steps` of the inner index between two branches.  Beside its multiply-adds a step
 // only loads; but on a core that runs another thread as well instructions are scarcer than multipliers, and each that a
-// loop saves counts.
+// loop saves counts.  With tall blocks the compiler would put accumulators on the stack for it.
 template <class T, int R, int Steps, class Weight>
 DG_INLINE void add_products(Weight weight, const T* x, int64_t inner, Vec<T> (&acc)[R][kVectors]) {
   const auto step = [&](int64_t k) DG_INLINE_LAMBDA {
@@ -105,17 +105,17 @@ DG_INLINE void add_products(Weight weight, const T* x, int64_t inner, Vec<T> (&a
 // The same with rows of weights as they lie, `stride` apart.
 template <class T, int R>
 DG_INLINE void add_rows_times(const T* w, int64_t stride, const T* x, int64_t inner, Vec<T> (&acc)[R][kVectors]) {
-  // Where registers hold a pointer for every row; more steps cost more in addresses than they save.
-  constexpr int kSteps = R <= 6 ? 2 : 1;
+  // More steps cost more in addresses than they save.
   const T* row[R];
   for (int r = 0; r < R; ++r) row[r] = w + r * stride;
-  add_products<T, R, kSteps>([&](int r, int64_t k) DG_INLINE_LAMBDA { return row[r][k]; }, x, inner, acc);
+  add_products<T, R, kRows <= 6 ? 2 : 1>([&](int r, int64_t k) DG_INLINE_LAMBDA { return row[r][k]; }, x, inner, acc);
 }
 
 // The same with a panel: kRows weights for every inner index.
 template <class T, int R>
 DG_INLINE void add_panel_times(const T* w, const T* x, int64_t inner, Vec<T> (&acc)[R][kVectors]) {
-  add_products<T, R, 4>([w](int r, int64_t k) DG_INLINE_LAMBDA { return w[k * kRows + r]; }, x, inner, acc);
+  const auto weight = [w](int r, int64_t k) DG_INLINE_LAMBDA { return w[k * kRows + r]; };
+  add_products<T, R, kRows <= 6 ? 4 : 1>(weight, x, inner, acc);
 }
 
 // How a block of weights lies: panels of kRows outputs, inner index by inner index, one `stride` after the other; or rows
