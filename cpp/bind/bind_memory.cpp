@@ -13,10 +13,9 @@ namespace {
 
 // Bytes that belong to the array, and to what is viewed through it.
 py::array_t<unsigned char> memory(size_t bytes) {
-  std::unique_ptr<void, void (*)(void*)> taken(take_memory(bytes), give_back_memory);
-  const py::capsule owner(taken.get(), give_back_memory);
-  auto* const start = static_cast<unsigned char*>(taken.release());
-  return py::array_t<unsigned char>(static_cast<py::ssize_t>(bytes), start, owner);
+  std::unique_ptr<Recycled, void (*)(Recycled*)> taken(take_memory(bytes), give_back_memory);
+  const py::capsule owner(taken.get(), [](void* memory) { give_back_memory(static_cast<Recycled*>(memory)); });
+  return py::array_t<unsigned char>(static_cast<py::ssize_t>(bytes), taken.release()->buffer.get(), owner);
 }
 
 }  // namespace

@@ -3,12 +3,19 @@
 
 #include <cstddef>
 
+#include "common/buffer.hpp"
+
 namespace depthgauge {
 
-// Memory of at least `bytes`, aligned to a large page and not cleared; throws std::bad_alloc.
-void* take_memory(size_t bytes);
+struct Recycled {
+  Buffer<unsigned char> buffer;
+  size_t bytes;
+};
+
+// Memory of at least `bytes`, not cleared; throws std::bad_alloc.
+Recycled* take_memory(size_t bytes);
 
 // Gives back what `take_memory` returned.
-void give_back_memory(void* memory);
+void give_back_memory(Recycled* memory);
 
 }  // namespace depthgauge

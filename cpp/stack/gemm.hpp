@@ -163,7 +163,7 @@ void multiply_block(const T* w, int64_t stride, int64_t outputs, const T* x, int
 // c[j] (+)= sum_k x[k] w(j, k), where panels hold columns of a matrix: x W, and rows: W x.
 template <class T, Layout layout>
 void multiply_group(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, T* c, bool accumulate,
-              Prefetch& soon) {
+                    Prefetch& soon) {
   for (int64_t k = 0; k < inner || k == 0; k += kInner, accumulate = true) {
     const int64_t n = smaller(kInner, inner - k);
     const T* const from = w + k * (layout == Layout::panels ? kRows : 1);

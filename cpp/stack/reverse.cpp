@@ -25,8 +25,6 @@ class GradientStore {
         down_(linear_ ? 0 : panels(d_) * units * kGroup<T> * kGroup<T>),
         sums_(units * sums_size(stack)),
         jobs_(static_cast<size_t>(units)) {
-    has_input_ = input;
-    has_activation_ = activation;
     double* sums = sums_.get();
     for (int64_t i = 0; i < units; ++i) {
       GradientJob<T>& job = jobs_[static_cast<size_t>(i)];
@@ -57,8 +55,9 @@ class GradientStore {
 
   // The left factor of one matrix, here or where it was kept.
   const T* left(int field, int64_t unit, const T* state, const T* activation) const {
-    if (field == kDown) return has_activation_ ? activation_.get() + unit * m_ * kGroup<T> : activation;
-    return has_input_ ? input_.get() + unit * d_ * kGroup<T> : state;
+    const GradientJob<T>& made = jobs_[static_cast<size_t>(unit)];
+    if (field == kDown) return made.activation ? made.activation : activation;
+    return made.input ? made.input : state;
   }
 
   static double*& sum(VectorSums& sums, int field) {
@@ -81,7 +80,6 @@ class GradientStore {
 
   const int64_t d_, m_;
   const bool gated_, linear_;
-  bool has_input_ = false, has_activation_ = false;
   const int64_t units_;
   Buffer<T> input_, activation_, branch_, up_, gate_, down_;
   Buffer<double> sums_;
