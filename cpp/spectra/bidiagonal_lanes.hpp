@@ -7,6 +7,7 @@
 #pragma once
 
 #include "common/simd.hpp"
+#include "common/turn.hpp"
 #include "spectra/singular_kernels.hpp"
 
 namespace {
@@ -92,23 +93,76 @@ DG_INLINE void sweep_columns(Vec<T>* a, int64_t m, int64_t k, int64_t j, const V
   }
 }
 
+// Runs of `size` numbers, one of each matrix, to the lanes of vectors that are `stride` apart.  Null stands for zeros.
+template <class T>
+DG_INLINE void pack_runs(const char* const* runs, const ScaleBy<T>* scales, int64_t size, T* to, int64_t stride) {
+  constexpr int W = kWidth<T>;
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  if (size < W) {
+    for (int64_t i = 0; i < size; ++i)
+      for (int l = 0; l < W; ++l) {
+        T value = 0;
+        if (runs[l]) __builtin_memcpy(&value, runs[l] + i * kSize, sizeof value);
+        to[i * stride + l] = value * scales[l].first * scales[l].second;
+      }
+    return;
+  }
+  for (int64_t next = 0; next < size; next += W) {
+    // The last ones again, rather than fewer.
+    const int64_t i = next + W <= size ? next : size - W;
+    Vec<T> v[W];
+#pragma GCC unroll 16
+    for (int l = 0; l < W; ++l) {
+      v[l] = Vec<T>{};
+      if (runs[l]) __builtin_memcpy(&v[l], runs[l] + i * kSize, sizeof v[l]);
+      v[l] = v[l] * splat(scales[l].first) * splat(scales[l].second);
+    }
+    turn_square<T>(v);
+#pragma GCC unroll 16
+    for (int l = 0; l < W; ++l) store(to + (i + l) * stride, v[l]);
+  }
+}
+
+// Up to a vector of matrices, (m, n) each, to [column][row][lane].
+template <class T>
+DG_INLINE void pack_lanes(const Matrix* matrices, const Scan* scans, int count, int64_t m, int64_t n, T* to) {
+  constexpr int W = kWidth<T>;
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  const char* runs[W];
+  ScaleBy<T> scales[W];
+  int64_t down = kSize, across = m * kSize;  // the same of all that are used
+  for (int l = 0; l < W; ++l) {
+    const bool used = l < count && scans[l].finite;
+    runs[l] = used ? matrices[l].data : nullptr;
+    scales[l] = used ? scale_by<T>(scans[l]) : ScaleBy<T>{0, 0};
+    if (!used) continue;
+    down = matrices[l].row_stride;
+    across = matrices[l].column_stride;
+  }
+  const auto advance = [&](int64_t step) DG_INLINE_LAMBDA {
+    for (int l = 0; l < W; ++l)
+      if (runs[l]) runs[l] += step;
+  };
+  if (down == kSize && across == m * kSize) {
+    pack_runs(runs, scales, m * n, to, W);
+  } else if (down == kSize) {
+    for (int64_t j = 0; j < n; ++j, advance(across)) pack_runs(runs, scales, m, to + j * m * W, W);
+  } else if (across == kSize) {
+    for (int64_t i = 0; i < m; ++i, advance(down)) pack_runs(runs, scales, n, to + i * W, m * W);
+  } else {
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j)
+        for (int l = 0; l < W; ++l)
+          to[(j * m + i) * W + l] =
+              runs[l] ? scalar_at<T>(matrices[l], i, j) * scales[l].first * scales[l].second : T(0);
+  }
+}
+
 template <class T>
 void side_by_side(const Matrix* matrices, const Scan* scans, int count, int64_t m, int64_t n, T* q, T* e,
                   int64_t stride, T* scratch) {
-  constexpr int W = kWidth<T>;
-  T* const packed = scratch;
-  for (int l = 0; l < W; ++l) {
-    if (l >= count || !scans[l].finite) {
-      for (int64_t i = 0; i < m * n; ++i) packed[i * W + l] = 0;
-      continue;
-    }
-    const Matrix& a = matrices[l];
-    const ScaleBy<T> scale = scale_by<T>(scans[l]);
-    for (int64_t j = 0; j < n; ++j)
-      for (int64_t i = 0; i < m; ++i)
-        packed[(j * m + i) * W + l] = scalar_at<T>(a, i, j) * scale.first * scale.second;
-  }
-  Vec<T>* const a = reinterpret_cast<Vec<T>*>(packed);
+  pack_lanes(matrices, scans, count, m, n, scratch);
+  Vec<T>* const a = reinterpret_cast<Vec<T>*>(scratch);
   Vec<T>*u = a + m * n, *old_u = u + m, *z = old_u + m, *old_z = z + m;
   Vec<T>*y = old_z + m, *v = y + n, *old_y = v + n, *old_v = old_y + n;
   const Vec<T> zero{}, one = splat(T(1)), least = splat(ReflectorLimits<T>::kLeast);

@@ -14,9 +14,13 @@ Scan scan(const Matrix& a) {
   // The axis with the smaller steps within, for the order does not matter.
   const auto size = [](int64_t stride) { return stride < 0 ? -stride : stride; };
   const bool across = size(a.row_stride) > size(a.column_stride);
-  const int64_t outer = across ? a.rows : a.columns, inner = across ? a.columns : a.rows;
+  int64_t outer = across ? a.rows : a.columns, inner = across ? a.columns : a.rows;
   const int64_t outer_stride = across ? a.row_stride : a.column_stride;
   const int64_t inner_stride = across ? a.column_stride : a.row_stride;
+  if (outer_stride == inner * inner_stride) {
+    inner *= outer;
+    outer = 1;
+  }
   constexpr int kChains = 4;
   Int<T> tops[kChains] = {};
   S top = 0;

@@ -226,7 +226,7 @@ class SingularValues {
       if (resources_.stop()) return;
       T *const q = memory.get() + worker * scratch, *const e = q + squares;
       T *const triangles = e + squares, *const rest = triangles + lanes * triangle;
-      Matrix matrices[kMaxLanes];
+      Matrix matrices[kMaxLanes] = {};
       Scan scans[kMaxLanes * kDqdsVectors], packed[kMaxLanes];
       bool done[kMaxLanes * kDqdsVectors];
       const int64_t first = task * each, count = std::min(each, count_ - first);
