@@ -1,4 +1,4 @@
-"""Memory of large tapes: handed out again only once nothing refers to it."""
+"""Memory of large arrays: handed out again only once nothing refers to it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import depthgauge as dg
+from depthgauge import _core
 
-core: Any = pytest.importorskip("depthgauge._core")
 MEGABYTE = 1 << 20
+
+
+def taken(size: int) -> Any:
+    return _core.empty((size,), np.dtype(np.uint8))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9), st.integers(0, 5)), max_size=40))
@@ -26,7 +30,7 @@ def test_arrays_that_live_never_share_memory(steps: list[tuple[bool, int, int]])
         if drop and held:
             held.pop(which % len(held))
         else:
-            memory = core.memory(size * MEGABYTE + which)
+            memory = taken(size * MEGABYTE + which)
             memory[:: 1 << 12] = number % 251
             # What is viewed keeps all of it.
             held.append((memory[8:].view()[::2], number % 251))
@@ -38,17 +42,54 @@ def test_arrays_that_live_never_share_memory(steps: list[tuple[bool, int, int]])
 def test_memory_is_handed_out_again() -> None:
     gc.collect()
     size = 211 * MEGABYTE  # so large that nothing else of its size is kept
-    first = core.memory(size)
+    first = taken(size)
     where = first.ctypes.data
     assert where % (2 * MEGABYTE) == 0
     assert first.flags.writeable
     kept = first[3:]
     del first
-    other = core.memory(size)
+    other = taken(size)
     assert other.ctypes.data != where
     del other, kept
-    again = core.memory(size)
+    again = taken(size)
     assert again.ctypes.data == where
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+def test_arrays_own_their_memory_as_any_other(dtype: Any) -> None:
+    array = _core.empty((3, MEGABYTE), np.dtype(dtype))
+    assert (array.shape, array.dtype, array.base) == ((3, MEGABYTE), dtype, None)
+    assert all(array.flags[name] for name in ("OWNDATA", "WRITEABLE", "C_CONTIGUOUS", "ALIGNED"))
+    array[:] = filled = np.tile(np.arange(MEGABYTE) % 97, (3, 1))
+    for rows in (5, 2, 1, 4, 0):
+        array.resize((rows, MEGABYTE), refcheck=False)
+        kept = min(rows, len(filled))
+        np.testing.assert_array_equal(array[:kept], filled[:kept])
+        array[:] = filled = np.tile(np.arange(MEGABYTE) % (90 + rows), (rows, 1))
+
+
+def test_only_arrays_asked_for_are_in_that_memory() -> None:
+    get_handler_name: Any = pytest.importorskip("numpy._core.multiarray").get_handler_name
+    usual = get_handler_name(np.ones(3))
+    mine = taken(5 * MEGABYTE)
+    assert get_handler_name(mine) == "depthgauge" != usual
+    for other in (mine.copy(), mine[:5] + 1, np.empty(5 * MEGABYTE), np.empty(3)):
+        assert get_handler_name(other) == usual
+    with pytest.raises(MemoryError):
+        taken(1 << 60)
+    assert get_handler_name(np.empty(3)) == usual
+
+
+def test_large_results_own_memory_that_is_used_again() -> None:
+    get_handler_name: Any = pytest.importorskip("numpy._core.multiarray").get_handler_name
+    block = dg.Block(branch_scale=0.1)
+    weights = dg.initialize(block, 4, 64, 8192, rng=1)
+    x = np.random.default_rng(2).standard_normal((3, 64))
+    gradients = dg.vjp(block, weights, dg.forward(block, weights, x), x, weight_grads=True).weights
+    assert gradients is not None
+    for array in (*dict(gradients.items()).values(), dg.normal(1, (3, MEGABYTE))):
+        assert array.flags.owndata
+        assert get_handler_name(array) == ("depthgauge" if array.nbytes >= 4 * MEGABYTE else get_handler_name(x))
 
 
 def test_results_do_not_change_when_later_calls_reuse_memory() -> None:
@@ -78,7 +119,7 @@ def test_more_than_is_kept_goes_back_to_the_system() -> None:
 
     before = mapped()
     for size in range(100, 400, 20):
-        core.memory(size * MEGABYTE)
+        taken(size * MEGABYTE)
     assert mapped() - before < 300 * MEGABYTE
 
 
@@ -87,7 +128,7 @@ def test_threads_take_and_give_back_at_once() -> None:
 
     def work(number: int) -> None:
         for _ in range(200):
-            memory = core.memory(2 * MEGABYTE)
+            memory = taken(2 * MEGABYTE)
             memory[:: 1 << 14] = number
             if not np.all(memory[:: 1 << 14] == number):
                 failures.append(number)
@@ -102,4 +143,4 @@ def test_threads_take_and_give_back_at_once() -> None:
 
 def test_too_much_memory_raises() -> None:
     with pytest.raises(MemoryError):
-        core.memory(1 << 60)
+        taken(1 << 60)

@@ -1,7 +1,7 @@
-// Memory for large tapes.
+// Arrays that own memory which is used again (NumPy's NEP 49).
 #include <pybind11/numpy.h>
 
-#include <memory>
+#include <cstring>
 
 #include "bind/bind.hpp"
 #include "common/recycled.hpp"
@@ -11,15 +11,82 @@ namespace py = pybind11;
 namespace depthgauge {
 namespace {
 
-// Bytes that belong to the array, and to what is viewed through it.
-py::array_t<unsigned char> memory(size_t bytes) {
-  std::unique_ptr<Recycled, void (*)(Recycled*)> taken(take_memory(bytes), give_back_memory);
-  const py::capsule owner(taken.get(), [](void* memory) { give_back_memory(static_cast<Recycled*>(memory)); });
-  return py::array_t<unsigned char>(static_cast<py::ssize_t>(bytes), taken.release()->buffer.get(), owner);
+// As NumPy's C API has it: PyDataMem_Handler, version 1.
+struct Handler {
+  char name[127];
+  uint8_t version;
+  void* context;
+  void* (*malloc)(void* context, size_t bytes);
+  void* (*calloc)(void* context, size_t count, size_t size);
+  void* (*realloc)(void* context, void* memory, size_t bytes);
+  void (*free)(void* context, void* memory, size_t bytes);
+};
+
+void* take_cleared(void*, size_t count, size_t size) {
+  void* const memory = take_memory(count * size);
+  return memory ? std::memset(memory, 0, count * size) : nullptr;
+}
+
+Handler handler = {"depthgauge",
+                   1,
+                   nullptr,
+                   [](void*, size_t bytes) { return take_memory(bytes); },
+                   take_cleared,
+                   [](void*, void* memory, size_t bytes) { return resize_memory(memory, bytes); },
+                   [](void*, void* memory, size_t) { give_back_memory(memory); }};
+
+using SetHandler = PyObject* (*)(PyObject*);
+
+// PyDataMem_SetHandler, without a build against NumPy's headers.
+SetHandler find_set_handler() {
+  const auto core = [] {
+    try {
+      return py::module_::import("numpy._core._multiarray_umath");
+    } catch (const py::error_already_set&) {
+      return py::module_::import("numpy.core._multiarray_umath");  // NumPy 1
+    }
+  }();
+  constexpr int kPlace = 304;
+  void** const api = py::reinterpret_borrow<py::capsule>(core.attr("_ARRAY_API")).get_pointer<void*>();
+  return reinterpret_cast<SetHandler>(api[kPlace]);
+}
+
+// New arrays of this thread have their memory from the store as long as this lives.
+class FromStore {
+ public:
+  FromStore() : before_(py::reinterpret_steal<py::object>(set()(own()))) {
+    if (!before_) throw py::error_already_set();
+  }
+  FromStore(const FromStore&) = delete;
+  FromStore& operator=(const FromStore&) = delete;
+  ~FromStore() {
+    // An array that could not be made has left its error behind by now.
+    const py::error_scope kept;
+    py::reinterpret_steal<py::object>(set()(before_.ptr()));
+    PyErr_Clear();
+  }
+
+ private:
+  static SetHandler set() {
+    static const SetHandler found = find_set_handler();
+    return found;
+  }
+  // Never released: arrays may outlive the module.
+  static PyObject* own() {
+    static PyObject* const capsule = py::capsule(&handler, "mem_handler").release().ptr();
+    return capsule;
+  }
+  py::object before_;
+};
+
+// Not initialized.
+py::array empty(const py::tuple& shape, const py::dtype& dtype) {
+  const FromStore store;
+  return py::module_::import("numpy").attr("empty")(shape, dtype);
 }
 
 }  // namespace
 
-void bind_memory(py::module_& m) { m.def("memory", &memory, py::arg("bytes"), py::pos_only()); }
+void bind_memory(py::module_& m) { m.def("empty", &empty, py::arg("shape"), py::arg("dtype"), py::pos_only()); }
 
 }  // namespace depthgauge

@@ -1,11 +1,14 @@
 #include "common/recycled.hpp"
 
 #include <algorithm>
-#include <memory>
+#include <cstring>
+#include <iterator>
+#include <list>
 #include <mutex>
 #include <new>
-#include <utility>
-#include <vector>
+#include <unordered_map>
+
+#include "common/buffer.hpp"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -18,48 +21,70 @@ constexpr size_t kLargePage = size_t{2} << 20;
 // What is kept at most.  Beyond it memory goes back to the system at once.
 constexpr size_t kMostKept = size_t{256} << 20;
 
-// A large tape is mostly of the last one's size: calls in a loop ask for the same again.  New memory costs a fault and a
-// clearing a page, which is up to a tenth of a forward pass.
+struct Block {
+  explicit Block(size_t size) : buffer(static_cast<int64_t>(size)), bytes(size) {}
+  Buffer<unsigned char> buffer;
+  size_t bytes;
+};
+
+// A large array is mostly of an earlier one's size: calls in a loop ask for the same again.  New memory costs a fault and
+// a clearing a page, which is up to a tenth of a forward pass, and a quarter of a pass that makes weight gradients.
 class Store {
  public:
-  Recycled* take(size_t bytes) {
+  void* take(size_t bytes) {
     const size_t whole = (bytes + kLargePage - 1) / kLargePage * kLargePage;
     const std::lock_guard lock(mutex_);
-    const auto fits = [&](const auto& m) { return m->bytes >= whole && m->bytes - whole <= whole / 8; };
-    const auto found = std::find_if(kept_.begin(), kept_.end(), fits);
-    if (found == kept_.end()) return new Recycled{Buffer<unsigned char>(static_cast<int64_t>(whole)), whole};
-    Recycled* const memory = found->release();
-    kept_.erase(found);
-    size_ -= memory->bytes;
+    auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Block& block) {
+      return block.bytes >= whole && block.bytes - whole <= whole / 8;
+    });
+    if (found == kept_.end()) {
+      kept_.emplace_back(whole);
+      found = std::prev(kept_.end());
+    } else {
+      size_ -= found->bytes;
+    }
+    void* const memory = found->buffer.get();
+    try {
+      taken_[memory] = found;
+    } catch (...) {
+      kept_.erase(found);
+      throw;
+    }
+    used_.splice(used_.end(), kept_, found);
     return memory;
   }
 
-  void give_back(std::unique_ptr<Recycled> memory) {
-#if defined(MADV_FREE)
+  size_t size(void* memory) {
     const std::lock_guard lock(mutex_);
-    const size_t bytes = memory->bytes;
+    return taken_.at(memory)->bytes;
+  }
+
+  void give_back(void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto entry = taken_.find(memory);
+    const auto block = entry->second;
+    taken_.erase(entry);
+    const size_t bytes = block->bytes;
+#if defined(MADV_FREE)
     // The system may still take the pages whenever it is short of memory.
-    if (bytes > kMostKept || madvise(memory->buffer.get(), bytes, MADV_FREE) != 0) return;
-    while (size_ + bytes > kMostKept) {
-      size_ -= kept_.front()->bytes;
-      kept_.erase(kept_.begin());
-    }
-    try {
-      kept_.push_back(std::move(memory));
+    if (bytes <= kMostKept && madvise(memory, bytes, MADV_FREE) == 0) {
+      kept_.splice(kept_.end(), used_, block);
       size_ += bytes;
-    } catch (const std::bad_alloc&) {
-      // It is not kept.
+      for (; size_ > kMostKept; kept_.pop_front()) size_ -= kept_.front().bytes;
+      return;
     }
 #endif
+    used_.erase(block);
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Recycled>> kept_;
-  size_t size_ = 0;
+  std::list<Block> kept_, used_;
+  std::unordered_map<void*, std::list<Block>::iterator> taken_;
+  size_t size_ = 0;  // of what is kept
 };
 
-// Never destroyed: tapes may outlive every destructor.
+// Never destroyed: arrays may outlive every destructor.
 Store& store() {
   static Store* const the = new Store;
   return *the;
@@ -67,7 +92,20 @@ Store& store() {
 
 }  // namespace
 
-Recycled* take_memory(size_t bytes) { return store().take(bytes); }
-void give_back_memory(Recycled* memory) { store().give_back(std::unique_ptr<Recycled>(memory)); }
+void* take_memory(size_t bytes) try {
+  return store().take(bytes);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+void* resize_memory(void* memory, size_t bytes) {
+  void* const larger = take_memory(bytes);
+  if (!larger) return nullptr;
+  std::memcpy(larger, memory, std::min(store().size(memory), bytes));
+  give_back_memory(memory);
+  return larger;
+}
+
+void give_back_memory(void* memory) { store().give_back(memory); }
 
 }  // namespace depthgauge

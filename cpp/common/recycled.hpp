@@ -1,21 +1,17 @@
-// Memory for large tapes, handed out again after it was given back.
+// Memory for large arrays, handed out again after it was given back.
 #pragma once
 
 #include <cstddef>
 
-#include "common/buffer.hpp"
-
 namespace depthgauge {
 
-struct Recycled {
-  Buffer<unsigned char> buffer;
-  size_t bytes;
-};
+// Memory of at least `bytes`, at a multiple of a large page and not cleared; null where there is none.
+void* take_memory(size_t bytes);
 
-// Memory of at least `bytes`, not cleared; throws std::bad_alloc.
-Recycled* take_memory(size_t bytes);
+// The same for `memory` that was taken: its content moves, as far as it fits.  Where there is none, all stays as it was.
+void* resize_memory(void* memory, size_t bytes);
 
-// Gives back what `take_memory` returned.
-void give_back_memory(Recycled* memory);
+// Gives back what was taken.
+void give_back_memory(void* memory);
 
 }  // namespace depthgauge

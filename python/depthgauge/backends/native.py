@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge import _core
+from depthgauge._memory import empty
 from depthgauge.backends import (
     Array,
     BackwardArrays,
@@ -28,8 +29,6 @@ from depthgauge.backends import (
 
 # The kernels hold a group of examples, a cache line wide, side by side.
 _LINE = 64
-# Tapes from this many bytes on are in memory that is handed out again once they are gone.
-_LARGE = 4 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +106,7 @@ def states(tape: Any) -> Array:
     replicates, layers, batch, width = tape.shape
     groups = -(-batch // lanes)
     grouped = flat.reshape(replicates, layers, groups, width, lanes)
-    rows: Array = np.empty(tape.shape, flat.dtype)
+    rows = empty(tape.shape, flat.dtype)
     for group in range(groups):
         first = group * lanes
         part = rows[:, :, first : first + lanes]
@@ -143,7 +142,7 @@ def vjp(
     elif weight_grads:
         # The kernels write the gradients that get a term, which are all of them unless there are no examples: weights
         # broadcast to the replicates, so that each set has one, if there are any.
-        new = np.empty if len(stack.set_of) * batch else np.zeros
+        new = empty if len(stack.set_of) * batch else np.zeros
         results["weights"] = {name: new((stack.sets, *shape), stack.dtype) for name, shape in shapes.items()}
         results["branch_scale"], results["skip_scale"] = np.zeros(at_blocks), np.zeros(at_blocks)
     _function("reverse", stack)(
@@ -223,7 +222,7 @@ class _JacobianWalk:
 
     def jacobians(self) -> tuple[Array, Indices]:
         at = self._passage
-        matrices: Array = np.empty((at.count, self._parts, at.width, at.width), at.dtype)
+        matrices = empty((at.count, self._parts, at.width, at.width), at.dtype)
         exponents: Indices = np.empty(at.count, np.int64)
         at.call(self._walk.copy, matrices, exponents)
         return matrices, exponents
@@ -385,8 +384,6 @@ def _problem(stack: Stack, batch: int) -> dict[str, Any]:
 def _aligned(size: int, dtype: np.dtype[Any]) -> Array:
     """Return an uninitialized flat array that starts at a cache line."""
     count = size * dtype.itemsize
-    if count >= _LARGE:
-        return _core.memory(count).view(dtype)
-    memory = np.empty(count + _LINE, np.uint8)
+    memory = empty(count + _LINE, np.uint8)
     offset = -ctypes.addressof(ctypes.c_char.from_buffer(memory.data)) % _LINE
     return memory[offset : offset + count].view(dtype)
