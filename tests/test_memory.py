@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -141,6 +143,34 @@ def test_threads_take_and_give_back_at_once() -> None:
     assert not failures
 
 
-def test_too_much_memory_raises() -> None:
+@pytest.mark.parametrize("size", [1 << 60, (1 << 63) - (1 << 21) - 1, (1 << 63) - (1 << 21), (1 << 63) - 1])
+def test_too_much_memory_raises(size: int) -> None:
     with pytest.raises(MemoryError):
-        taken(1 << 60)
+        taken(size)
+    with pytest.raises(MemoryError):
+        dg.normal(1, (size // 8,))
+    array = taken(5 * MEGABYTE)
+    array[:] = 3
+    with pytest.raises(MemoryError):
+        array.resize((size,), refcheck=False)
+    assert np.all(array == 3)
+
+
+def test_what_is_kept_gives_way_where_memory_is_short() -> None:
+    resource = pytest.importorskip("resource")
+    if sys.platform != "linux":
+        pytest.skip("limits the address space")
+    # In a process of its own: the limit stays.
+    code = f"""
+import resource
+import numpy as np
+from depthgauge import _core
+
+taken = lambda size: _core.empty((size,), np.dtype(np.uint8))
+taken(200 * {MEGABYTE})
+with open("/proc/self/statm") as file:
+    mapped = int(file.read().split()[0]) * {resource.getpagesize()}
+resource.setrlimit(resource.RLIMIT_AS, (mapped + 16 * {MEGABYTE},) * 2)
+taken(210 * {MEGABYTE})[:] = 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

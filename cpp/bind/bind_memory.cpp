@@ -51,10 +51,18 @@ SetHandler find_set_handler() {
   return reinterpret_cast<SetHandler>(api[kPlace]);
 }
 
+// Found when the module is imported: to import here, at the first call, could wait for another thread that does.
+// Never released: arrays may outlive the module.
+struct Numpy {
+  SetHandler set_handler;
+  PyObject *handler, *empty;
+};
+Numpy numpy;
+
 // New arrays of this thread have their memory from the store as long as this lives.
 class FromStore {
  public:
-  FromStore() : before_(py::reinterpret_steal<py::object>(set()(own()))) {
+  FromStore() : before_(py::reinterpret_steal<py::object>(numpy.set_handler(numpy.handler))) {
     if (!before_) throw py::error_already_set();
   }
   FromStore(const FromStore&) = delete;
@@ -62,31 +70,26 @@ class FromStore {
   ~FromStore() {
     // An array that could not be made has left its error behind by now.
     const py::error_scope kept;
-    py::reinterpret_steal<py::object>(set()(before_.ptr()));
+    py::reinterpret_steal<py::object>(numpy.set_handler(before_.ptr()));
     PyErr_Clear();
   }
 
  private:
-  static SetHandler set() {
-    static const SetHandler found = find_set_handler();
-    return found;
-  }
-  // Never released: arrays may outlive the module.
-  static PyObject* own() {
-    static PyObject* const capsule = py::capsule(&handler, "mem_handler").release().ptr();
-    return capsule;
-  }
   py::object before_;
 };
 
 // Not initialized.
 py::array empty(const py::tuple& shape, const py::dtype& dtype) {
   const FromStore store;
-  return py::module_::import("numpy").attr("empty")(shape, dtype);
+  return py::handle(numpy.empty)(shape, dtype);
 }
 
 }  // namespace
 
-void bind_memory(py::module_& m) { m.def("empty", &empty, py::arg("shape"), py::arg("dtype"), py::pos_only()); }
+void bind_memory(py::module_& m) {
+  numpy = {find_set_handler(), py::capsule(&handler, "mem_handler").release().ptr(),
+           py::module_::import("numpy").attr("empty").cast<py::object>().release().ptr()};
+  m.def("empty", &empty, py::arg("shape"), py::arg("dtype"), py::pos_only());
+}
 
 }  // namespace depthgauge

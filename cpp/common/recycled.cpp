@@ -1,6 +1,7 @@
 #include "common/recycled.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <list>
@@ -32,13 +33,14 @@ struct Block {
 class Store {
  public:
   void* take(size_t bytes) {
+    if (bytes > PTRDIFF_MAX - kLargePage) throw std::bad_alloc();
     const size_t whole = (bytes + kLargePage - 1) / kLargePage * kLargePage;
     const std::lock_guard lock(mutex_);
     auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Block& block) {
       return block.bytes >= whole && block.bytes - whole <= whole / 8;
     });
     if (found == kept_.end()) {
-      kept_.emplace_back(whole);
+      add(whole);
       found = std::prev(kept_.end());
     } else {
       size_ -= found->bytes;
@@ -78,6 +80,17 @@ class Store {
   }
 
  private:
+  void add(size_t bytes) {
+    try {
+      kept_.emplace_back(bytes);
+    } catch (const std::bad_alloc&) {
+      // What is kept for later may be what is missing.
+      kept_.clear();
+      size_ = 0;
+      kept_.emplace_back(bytes);
+    }
+  }
+
   std::mutex mutex_;
   std::list<Block> kept_, used_;
   std::unordered_map<void*, std::list<Block>::iterator> taken_;

@@ -87,7 +87,9 @@ class Jacobians {
     const Tangented<T> tangented(problem_, span_, forwarded_, alone_);
     const stack::Rows<T> tangent = problem_.tangent().from(0);
     const int64_t d = whole_.width;
-    for (int64_t n = 0; case_.probes > 0 && n < whole_.count; ++n) {
+    // Of the derivative of an rms norm with one feature and no eps only rounding errors are left.
+    const bool nothing = d == 1 && case_.equation.eps == 0;
+    for (int64_t n = 0; case_.probes > 0 && !nothing && n < whole_.count; ++n) {
       const double top = largest(n);
       bool close = true;
       for (int64_t i = 0; i < d; ++i) {

@@ -30,22 +30,51 @@ int64_t column_stride(int64_t rows) {
   return ((rows + kLine - 1) / kLine | 1) * kLine;
 }
 
+// A matrix to columns that are `stride` apart.
+template <class T>
+DG_INLINE void copy_columns(const Matrix& a, ScaleBy<T> scale, T* to, int64_t stride) {
+  constexpr int W = kWidth<T>;
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  const Vec<T> first = splat(scale.first), second = splat(scale.second);
+  const auto read = [&](int64_t i, int64_t j) DG_INLINE_LAMBDA {
+    Vec<T> v;
+    __builtin_memcpy(&v, a.data + i * a.row_stride + j * a.column_stride, sizeof v);
+    return v * first * second;
+  };
+  // What whole vectors, or squares of them, have covered.
+  int64_t rows = 0, columns = 0;
+  if (a.row_stride == kSize) {
+    rows = a.rows / W * W;
+    columns = a.columns;
+    for (int64_t j = 0; j < columns; ++j)
+      for (int64_t i = 0; i < rows; i += W) store(to + j * stride + i, read(i, j));
+  } else if (a.column_stride == kSize) {
+    rows = a.rows / W * W;
+    columns = a.columns / W * W;
+    for (int64_t j = 0; j < columns; j += W)
+      for (int64_t i = 0; i < rows; i += W) {
+        Vec<T> v[W];
+#pragma GCC unroll 16
+        for (int l = 0; l < W; ++l) v[l] = read(i + l, j);
+        turn_square<T>(v);
+#pragma GCC unroll 16
+        for (int l = 0; l < W; ++l) store(to + (j + l) * stride + i, v[l]);
+      }
+  }
+  for (int64_t j = 0; j < a.columns; ++j)
+    for (int64_t i = j < columns ? rows : 0; i < a.rows; ++i)
+      to[j * stride + i] = scalar_at<T>(a, i, j) * scale.first * scale.second;
+}
+
 template <class T>
 void pack_columns(const Matrix& matrix, const Scan& scan, const T* triangle, const Columns<T>& c) {
-  const ScaleBy<T> scale = scale_by<T>(scan);
   const int64_t above = c.rows - matrix.rows;
-  // Some rows and columns at a time, so that both the matrix and its copy are read and written in whole cache lines.
-  constexpr int64_t kTile = 32;
-  for (int64_t first = 0; first < c.columns; first += kTile)
-    for (int64_t top = 0; top < c.stride; top += kTile)
-      for (int64_t j = first; j < first + kTile && j < c.columns; ++j) {
-        T* const column = c.a + j * c.stride;
-        int64_t i = top;
-        for (; i < top + kTile && i < above; ++i) column[i] = triangle[i * c.columns + j];
-        for (; i < top + kTile && i < c.rows; ++i)
-          column[i] = scalar_at<T>(matrix, i - above, j) * scale.first * scale.second;
-        for (; i < top + kTile && i < c.stride; ++i) column[i] = 0;
-      }
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  const Matrix top{reinterpret_cast<const char*>(triangle), above, c.columns, c.columns * kSize, kSize};
+  copy_columns(top, {1, 1}, c.a, c.stride);
+  copy_columns(matrix, scale_by<T>(scan), c.a + above, c.stride);
+  for (int64_t j = 0; j < c.columns; ++j)
+    for (int64_t i = c.rows; i < c.stride; ++i) c.a[j * c.stride + i] = 0;
   for (int64_t i = 0; i < c.stride; ++i) c.old_u[i] = c.z[i] = c.old_z[i] = 0;
   for (int64_t j = 0; j < c.across; ++j) c.y[j] = c.v[j] = c.old_y[j] = c.old_v[j] = 0;
 }

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge import _core
-from depthgauge._memory import empty
+from depthgauge._memory import LARGE, empty
 from depthgauge.backends import (
     Array,
     BackwardArrays,
@@ -384,6 +384,8 @@ def _problem(stack: Stack, batch: int) -> dict[str, Any]:
 def _aligned(size: int, dtype: np.dtype[Any]) -> Array:
     """Return an uninitialized flat array that starts at a cache line."""
     count = size * dtype.itemsize
-    memory = empty(count + _LINE, np.uint8)
+    if count >= LARGE:
+        return empty(size, dtype)
+    memory = np.empty(count + _LINE, np.uint8)
     offset = -ctypes.addressof(ctypes.c_char.from_buffer(memory.data)) % _LINE
     return memory[offset : offset + count].view(dtype)
