@@ -47,33 +47,37 @@ DG_INLINE ScaleBy<T> scale_by(const Scan& scan) {
   return {power_of_two<T>(half), power_of_two<T>(static_cast<S>(e - half))};
 }
 
+// From column to column, in vectors: not a multiple of a page, where columns side by side and the vectors of a step
+// would all fall on the same cache sets.
+DG_INLINE int64_t lanes_stride(int64_t rows) { return rows % 32 == 0 ? rows + 1 : rows; }
+
 template <class T>
 int64_t side_by_side_scratch(int64_t rows, int64_t columns) {
-  return (rows * columns + 4 * rows + 4 * columns) * kWidth<T>;
+  return ((columns + 4) * lanes_stride(rows) + 4 * columns) * kWidth<T>;
 }
 
 // One step over columns [first, last) below row k: see above.  `C` columns at once, to load u and z less often.
 template <class T, int C, bool pending>
-DG_INLINE void sweep_columns(Vec<T>* a, int64_t m, int64_t k, int64_t j, const Vec<T>* u, const Vec<T>* old_u,
-                             const Vec<T>* old_z, const Vec<T>* old_y, const Vec<T>* old_v, Vec<T> tau, Vec<T>* y,
-                             Vec<T>* r, Vec<T>* z) {
+DG_INLINE void sweep_columns(Vec<T>* a, int64_t s, int64_t m, int64_t k, int64_t j, const Vec<T>* u,
+                             const Vec<T>* old_u, const Vec<T>* old_z, const Vec<T>* old_y, const Vec<T>* old_v,
+                             Vec<T> tau, Vec<T>* y, Vec<T>* r, Vec<T>* z) {
   Vec<T> dot[C] = {}, yj[C], vj[C];
   for (int c = 0; c < C; ++c) {
     yj[c] = old_y[j + c];
     vj[c] = old_v[j + c];
   }
-  Vec<T>* const column = a + j * m;
+  Vec<T>* const column = a + j * s;
   // Two steps between branches: see add_products in stack/gemm.hpp.
 #pragma GCC unroll 2
   for (int64_t i = k; i < m; ++i) {
     const Vec<T> ui = u[i];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      Vec<T> x = column[c * m + i];
+      Vec<T> x = column[c * s + i];
       if (pending) {
         x = fma(-old_u[i], yj[c], x);
         x = fma(-old_z[i], vj[c], x);
-        column[c * m + i] = x;
+        column[c * s + i] = x;
       }
       dot[c] = fma(x, ui, dot[c]);
     }
@@ -82,13 +86,13 @@ DG_INLINE void sweep_columns(Vec<T>* a, int64_t m, int64_t k, int64_t j, const V
   for (int c = 0; c < C; ++c) {
     const Vec<T> product = tau * dot[c];
     y[j + c] = product;
-    r[j + c] = yj[c] = fma(-u[k], product, column[c * m + k]);
+    r[j + c] = yj[c] = fma(-u[k], product, column[c * s + k]);
   }
 #pragma GCC unroll 2
   for (int64_t i = k + 1; i < m; ++i) {
     Vec<T> sum = z[i];
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) sum = fma(column[c * m + i], yj[c], sum);
+    for (int c = 0; c < C; ++c) sum = fma(column[c * s + i], yj[c], sum);
     z[i] = sum;
   }
 }
@@ -123,9 +127,10 @@ DG_INLINE void pack_runs(const char* const* runs, const ScaleBy<T>* scales, int6
   }
 }
 
-// Up to a vector of matrices, (m, n) each, to [column][row][lane].
+// Up to a vector of matrices, (m, n) each, to [column][row][lane], columns `s` vectors apart.
 template <class T>
-DG_INLINE void pack_lanes(const Matrix* matrices, const Scan* scans, int count, int64_t m, int64_t n, T* to) {
+DG_INLINE void pack_lanes(const Matrix* matrices, const Scan* scans, int count, int64_t m, int64_t n, T* to,
+                          int64_t s) {
   constexpr int W = kWidth<T>;
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const char* runs[W];
@@ -143,17 +148,17 @@ DG_INLINE void pack_lanes(const Matrix* matrices, const Scan* scans, int count, 
     for (int l = 0; l < W; ++l)
       if (runs[l]) runs[l] += step;
   };
-  if (down == kSize && across == m * kSize) {
+  if (down == kSize && across == m * kSize && s == m) {
     pack_runs(runs, scales, m * n, to, W);
   } else if (down == kSize) {
-    for (int64_t j = 0; j < n; ++j, advance(across)) pack_runs(runs, scales, m, to + j * m * W, W);
+    for (int64_t j = 0; j < n; ++j, advance(across)) pack_runs(runs, scales, m, to + j * s * W, W);
   } else if (across == kSize) {
-    for (int64_t i = 0; i < m; ++i, advance(down)) pack_runs(runs, scales, n, to + i * W, m * W);
+    for (int64_t i = 0; i < m; ++i, advance(down)) pack_runs(runs, scales, n, to + i * W, s * W);
   } else {
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j)
         for (int l = 0; l < W; ++l)
-          to[(j * m + i) * W + l] =
+          to[(j * s + i) * W + l] =
               runs[l] ? scalar_at<T>(matrices[l], i, j) * scales[l].first * scales[l].second : T(0);
   }
 }
@@ -161,10 +166,11 @@ DG_INLINE void pack_lanes(const Matrix* matrices, const Scan* scans, int count, 
 template <class T>
 void side_by_side(const Matrix* matrices, const Scan* scans, int count, int64_t m, int64_t n, T* q, T* e,
                   int64_t stride, T* scratch) {
-  pack_lanes(matrices, scans, count, m, n, scratch);
+  const int64_t s = lanes_stride(m);
+  pack_lanes(matrices, scans, count, m, n, scratch, s);
   Vec<T>* const a = reinterpret_cast<Vec<T>*>(scratch);
-  Vec<T>*u = a + m * n, *old_u = u + m, *z = old_u + m, *old_z = z + m;
-  Vec<T>*y = old_z + m, *v = y + n, *old_y = v + n, *old_v = old_y + n;
+  Vec<T>*u = a + s * n, *old_u = u + s, *z = old_u + s, *old_z = z + s;
+  Vec<T>*y = old_z + s, *v = y + n, *old_y = v + n, *old_v = old_y + n;
   const Vec<T> zero{}, one = splat(T(1)), least = splat(ReflectorLimits<T>::kLeast);
   for (int64_t i = 0; i < m; ++i) old_u[i] = old_z[i] = zero;
   for (int64_t j = 0; j < n; ++j) old_y[j] = old_v[j] = zero;
@@ -173,7 +179,7 @@ void side_by_side(const Matrix* matrices, const Scan* scans, int count, int64_t 
     Vec<T> square{};
     const Vec<T> yk = old_y[k], vk = old_v[k];
     for (int64_t i = k; i < m; ++i) {
-      u[i] = fma(-old_z[i], vk, fma(-old_u[i], yk, a[k * m + i]));
+      u[i] = fma(-old_z[i], vk, fma(-old_u[i], yk, a[k * s + i]));
       square = fma(u[i], u[i], square);
       z[i] = zero;
     }
@@ -186,11 +192,11 @@ void side_by_side(const Matrix* matrices, const Scan* scans, int count, int64_t 
 
     int64_t j = k + 1;
     if (k == 0) {
-      for (; j + 4 <= n; j += 4) sweep_columns<T, 4, false>(a, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
-      for (; j < n; ++j) sweep_columns<T, 1, false>(a, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
+      for (; j + 4 <= n; j += 4) sweep_columns<T, 4, false>(a, s, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
+      for (; j < n; ++j) sweep_columns<T, 1, false>(a, s, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
     } else {
-      for (; j + 4 <= n; j += 4) sweep_columns<T, 4, true>(a, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
-      for (; j < n; ++j) sweep_columns<T, 1, true>(a, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
+      for (; j + 4 <= n; j += 4) sweep_columns<T, 4, true>(a, s, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
+      for (; j < n; ++j) sweep_columns<T, 1, true>(a, s, m, k, j, u, old_u, old_z, old_y, old_v, tau, y, v, z);
     }
     // The row, and its reflector I - pi v v', v = r + delta e1.
     square = zero;
@@ -207,7 +213,7 @@ void side_by_side(const Matrix* matrices, const Scan* scans, int count, int64_t 
     const Vec<T> delta = copy_sign(length, head);
     v[k + 1] = head + delta;
     along = fma(delta, y[k + 1], along);
-    const Vec<T>* const beside = a + (k + 1) * m;
+    const Vec<T>* const beside = a + (k + 1) * s;
     for (int64_t i = k + 1; i < m; ++i) z[i] = pi * fma(-u[i], along, fma(delta, beside[i], z[i]));
     swap(u, old_u);
     swap(z, old_z);
