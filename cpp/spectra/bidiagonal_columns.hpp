@@ -61,9 +61,16 @@ DG_INLINE void copy_columns(const Matrix& a, ScaleBy<T> scale, T* to, int64_t st
         for (int l = 0; l < W; ++l) store(to + (j + l) * stride + i, v[l]);
       }
   }
-  for (int64_t j = 0; j < a.columns; ++j)
-    for (int64_t i = j < columns ? rows : 0; i < a.rows; ++i)
-      to[j * stride + i] = scalar_at<T>(a, i, j) * scale.first * scale.second;
+  // The rest, in strips so that both the matrix and its copy are read and written in whole cache lines.
+  const auto copy = [&](int64_t top, int64_t first, int64_t last) DG_INLINE_LAMBDA {
+    constexpr int64_t kStrip = 32;
+    for (; first < last; first += kStrip)
+      for (int64_t i = top; i < a.rows; ++i)
+        for (int64_t j = first; j < first + kStrip && j < last; ++j)
+          to[j * stride + i] = scalar_at<T>(a, i, j) * scale.first * scale.second;
+  };
+  copy(rows, 0, columns);
+  copy(0, columns, a.columns);
 }
 
 template <class T>

@@ -56,7 +56,7 @@ int64_t side_by_side_scratch(int64_t rows, int64_t columns) {
   return ((columns + 4) * lanes_stride(rows) + 4 * columns) * kWidth<T>;
 }
 
-// One step over columns [first, last) below row k: see above.  `C` columns at once, to load u and z less often.
+// One step over `C` columns from j on, `s` vectors apart, below row k: see above.  Several, to load u and z less often.
 template <class T, int C, bool pending>
 DG_INLINE void sweep_columns(Vec<T>* a, int64_t s, int64_t m, int64_t k, int64_t j, const Vec<T>* u,
                              const Vec<T>* old_u, const Vec<T>* old_z, const Vec<T>* old_y, const Vec<T>* old_v,
