@@ -7,7 +7,6 @@
 #include <list>
 #include <mutex>
 #include <new>
-#include <unordered_map>
 
 #include "common/buffer.hpp"
 
@@ -45,33 +44,23 @@ class Store {
     } else {
       size_ -= found->bytes;
     }
-    void* const memory = found->buffer.get();
-    try {
-      taken_[memory] = found;
-    } catch (...) {
-      kept_.erase(found);
-      throw;
-    }
     used_.splice(used_.end(), kept_, found);
-    return memory;
+    return found->buffer.get();
   }
 
   size_t size(void* memory) {
     const std::lock_guard lock(mutex_);
-    return taken_.at(memory)->bytes;
+    return used(memory)->bytes;
   }
 
   void give_back(void* memory) {
     const std::lock_guard lock(mutex_);
-    const auto entry = taken_.find(memory);
-    const auto block = entry->second;
-    taken_.erase(entry);
-    const size_t bytes = block->bytes;
+    const auto block = used(memory);
 #if defined(MADV_FREE)
     // The system may still take the pages whenever it is short of memory.
-    if (bytes <= kMostKept && madvise(memory, bytes, MADV_FREE) == 0) {
+    if (block->bytes <= kMostKept && madvise(memory, block->bytes, MADV_FREE) == 0) {
       kept_.splice(kept_.end(), used_, block);
-      size_ += bytes;
+      size_ += block->bytes;
       for (; size_ > kMostKept; kept_.pop_front()) size_ -= kept_.front().bytes;
       return;
     }
@@ -91,9 +80,12 @@ class Store {
     }
   }
 
+  std::list<Block>::iterator used(void* memory) {
+    return std::find_if(used_.begin(), used_.end(), [&](const Block& block) { return block.buffer.get() == memory; });
+  }
+
   std::mutex mutex_;
   std::list<Block> kept_, used_;
-  std::unordered_map<void*, std::list<Block>::iterator> taken_;
   size_t size_ = 0;  // of what is kept
 };
 

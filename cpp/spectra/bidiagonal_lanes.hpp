@@ -97,20 +97,12 @@ DG_INLINE void sweep_columns(Vec<T>* a, int64_t s, int64_t m, int64_t k, int64_t
   }
 }
 
-// Runs of `size` numbers, one of each matrix, to the lanes of vectors that are `stride` apart.  Null stands for zeros.
+// Runs of `size` numbers, as many as a vector has or more, one of each matrix, to the lanes of vectors that are `stride`
+// apart.  Null stands for zeros.
 template <class T>
 DG_INLINE void pack_runs(const char* const* runs, const ScaleBy<T>* scales, int64_t size, T* to, int64_t stride) {
   constexpr int W = kWidth<T>;
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
-  if (size < W) {
-    for (int64_t i = 0; i < size; ++i)
-      for (int l = 0; l < W; ++l) {
-        T value = 0;
-        if (runs[l]) __builtin_memcpy(&value, runs[l] + i * kSize, sizeof value);
-        to[i * stride + l] = value * scales[l].first * scales[l].second;
-      }
-    return;
-  }
   for (int64_t next = 0; next < size; next += W) {
     // The last ones again, rather than fewer.
     const int64_t i = next + W <= size ? next : size - W;
@@ -148,11 +140,11 @@ DG_INLINE void pack_lanes(const Matrix* matrices, const Scan* scans, int count, 
     for (int l = 0; l < W; ++l)
       if (runs[l]) runs[l] += step;
   };
-  if (down == kSize && across == m * kSize && s == m) {
+  if (down == kSize && across == m * kSize && s == m && m * n >= W) {
     pack_runs(runs, scales, m * n, to, W);
-  } else if (down == kSize) {
+  } else if (down == kSize && m >= W) {
     for (int64_t j = 0; j < n; ++j, advance(across)) pack_runs(runs, scales, m, to + j * s * W, W);
-  } else if (across == kSize) {
+  } else if (across == kSize && n >= W) {
     for (int64_t i = 0; i < m; ++i, advance(down)) pack_runs(runs, scales, n, to + i * W, s * W);
   } else {
     for (int64_t i = 0; i < m; ++i)

@@ -1,7 +1,7 @@
 // Powers of two as scales, and rows of doubles padded to whole vectors.
 #pragma once
 
-#include "common/simd.hpp"
+#include "common/turn.hpp"
 
 namespace {
 
@@ -90,31 +90,26 @@ DG_INLINE void clear(double* x, int64_t count) {
 inline void transpose(const double* a, int64_t stride, int64_t m, int64_t n, double* out, int64_t out_stride,
                       const int64_t* to) {
   int64_t c = 0;
-#if defined(__AVX2__)
-  for (; c + 4 <= n; c += 4) {
-    double* o[4];
+  for (; c + kW <= n; c += kW) {
+    double* o[kW];
     bool all = true;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kW; ++i) {
       all = all && to[c + i] >= 0;
       o[i] = out + (to[c + i] >= 0 ? to[c + i] : 0) * out_stride;
     }
     int64_t j = 0;
-    for (; all && j + 4 <= m; j += 4) {
-      const double* p = a + j * stride + c;
-      const __m256d r0 = _mm256_loadu_pd(p), r1 = _mm256_loadu_pd(p + stride);
-      const __m256d r2 = _mm256_loadu_pd(p + 2 * stride), r3 = _mm256_loadu_pd(p + 3 * stride);
-      const __m256d s = _mm256_unpacklo_pd(r0, r1), t = _mm256_unpackhi_pd(r0, r1);
-      const __m256d v = _mm256_unpacklo_pd(r2, r3), w = _mm256_unpackhi_pd(r2, r3);
-      _mm256_storeu_pd(o[0] + j, _mm256_permute2f128_pd(s, v, 0x20));
-      _mm256_storeu_pd(o[1] + j, _mm256_permute2f128_pd(t, w, 0x20));
-      _mm256_storeu_pd(o[2] + j, _mm256_permute2f128_pd(s, v, 0x31));
-      _mm256_storeu_pd(o[3] + j, _mm256_permute2f128_pd(t, w, 0x31));
+    for (; all && j + kW <= m; j += kW) {
+      Vec<double> v[kW];
+#pragma GCC unroll 8
+      for (int i = 0; i < kW; ++i) v[i] = load(a + (j + i) * stride + c);
+      turn_square<double>(v);
+#pragma GCC unroll 8
+      for (int i = 0; i < kW; ++i) store(o[i] + j, v[i]);
     }
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < kW; ++i)
       if (to[c + i] >= 0)
         for (int64_t k = j; k < whole_vectors(m); ++k) o[i][k] = k < m ? a[k * stride + c + i] : 0;
   }
-#endif
   for (; c < n; ++c)
     if (to[c] >= 0)
       for (int64_t k = 0; k < whole_vectors(m); ++k) out[to[c] * out_stride + k] = k < m ? a[k * stride + c] : 0;
