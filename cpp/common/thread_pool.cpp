@@ -15,22 +15,8 @@ namespace depthgauge {
 namespace {
 
 // The parts of a call, and often the calls, follow each other within a fraction of a millisecond, where waking a
-// sleeping thread can take as long; so a worker looks for the next piece of work this often before it sleeps.  It
-// yields now and then, so that spinning costs nothing where there are more threads than CPUs.
+// sleeping thread can take as long; so a worker looks for the next piece of work this often before it sleeps.
 constexpr int kSpins = 10000;
-constexpr int kSpinsBetweenYields = 64;
-
-inline void relax(int spin) {
-  if (spin % kSpinsBetweenYields == kSpinsBetweenYields - 1) {
-    std::this_thread::yield();
-    return;
-  }
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Some schedulers wake a thread on the caller's CPU, and move it only milliseconds later, when a short call is over.  So
 // a worker is told where to go before it is woken, and is free again as soon as it runs.
@@ -201,6 +187,20 @@ Pool& the_pool() {
 }
 
 }  // namespace
+
+void relax(int spin) {
+  // Spinning costs nothing where there are more threads than CPUs.
+  constexpr int kSpinsBetweenYields = 64;
+  if (spin % kSpinsBetweenYields == kSpinsBetweenYields - 1) {
+    std::this_thread::yield();
+    return;
+  }
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 void run_tasks(int threads, int64_t count, void (*task)(void*, int64_t, int), void* context) {
   if (threads > count) threads = static_cast<int>(count);

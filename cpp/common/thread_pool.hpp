@@ -10,6 +10,9 @@ namespace depthgauge {
 // taken, by another thread or because it is nested, runs on its own thread alone.
 void run_tasks(int threads, int64_t count, void (*task)(void*, int64_t index, int worker), void* context);
 
+// A moment of waiting for another thread, the `spin`th in a row.
+void relax(int spin);
+
 template <class Task>
 void parallel(int threads, int64_t count, Task&& task) {
   run_tasks(

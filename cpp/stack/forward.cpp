@@ -1,12 +1,13 @@
 #include <algorithm>
 
 #include "stack/plan.hpp"
+#include "stack/shares.hpp"
 
 namespace depthgauge::stack {
 namespace {
 
-// The forward pass of one call.  Layers are taken a few at a time: within such a stretch every batch of groups goes
-// its own way, and then the statistics of all groups are put together in their fixed order.
+// The forward pass of one call.  States are made a few layers at a time: within such a stretch every group goes its own
+// way, and then the statistics of all groups are put together in their fixed order.
 template <class T>
 class Forward {
  public:
@@ -26,32 +27,30 @@ class Forward {
         stretch_(choose_stretch()),
         ring_(tape.states ? 0 : 2 * units_ * d_ * kGroup<T>),
         moments_(units_),
-        state_pools_(static_cast<size_t>((stretch_ + 1) * units_)),
+        state_pools_(static_cast<size_t>(stretch_ * units_)),
         blocks_(static_cast<size_t>(stretch_ * units_)),
-        totals_((stretch_ + 1) * units_ * d_),
+        totals_(stretch_ * units_ * d_),
+        means_(resources.threads * d_),
         unit_live_(static_cast<size_t>(stretch_ * stack.replicates * m_)),
         slopes_(results.quantiles.empty() ? 0 : units_ * m_ * kGroup<T>),
         scratch_size_(table_.scratch(stack.equation, kMaxJobs)),
         scratch_(scratch_size_ * resources.threads) {}
 
   void run() {
-    enter();
-    if (stopped()) return;
-    reduce_states(0, 1);
-    for (int64_t first = 0; first < stack_.depth; first += stretch_) {
-      const int64_t count = std::min(stretch_, stack_.depth - first);
+    for (int64_t first = 0; first <= stack_.depth; first += stretch_) {
+      const int64_t count = std::min(stretch_, stack_.depth + 1 - first);
       std::fill(unit_live_.begin(), unit_live_.end(), static_cast<unsigned char>(0));
-      parallel(resources_.threads, static_cast<int64_t>(plan_.batches.size()), [&](int64_t b, int worker) {
-        for (int64_t l = first; l < first + count; ++l) pass(plan_.batches[static_cast<size_t>(b)], l, l - first, worker);
-      });
+      Shares(plan_.batches, count).run(resources_.threads, resources_.stop,
+                                       [&](const Batch& batch, int64_t slot, int worker) {
+                                         make_states(batch, first + slot, slot, worker);
+                                       });
       if (stopped()) return;
-      reduce_states(first + 1, count);
-      reduce_blocks(first, count);
+      parallel(resources_.threads, count * stack_.replicates, [&](int64_t i, int worker) {
+        const int64_t slot = i / stack_.replicates, r = i % stack_.replicates;
+        reduce_state(r, first + slot, slot, means_.get() + worker * d_);
+        if (first + slot > 0) reduce_block(r, first + slot - 1, slot);
+      });
     }
-    parallel(resources_.threads, units_, [&](int64_t i, int) {
-      const Unit& unit = plan_.units[static_cast<size_t>(i)];
-      write_group(state(i, stack_.depth), d_, unit, results_.output + unit.replicate * stack_.examples * d_);
-    });
   }
 
  private:
@@ -65,7 +64,7 @@ class Forward {
   // Statistics that look at a whole layer at once need it before the next one replaces it.
   int64_t choose_stretch() const {
     if (!results_.quantiles.empty() || results_.cosine) return 1;
-    constexpr int64_t kBytes = 4 << 20, kLongest = 64;
+    constexpr int64_t kBytes = 4 << 20, kLongest = 128;
     const int64_t each = units_ * (d_ * 8 + static_cast<int64_t>(sizeof(Pool) + sizeof(Block))) + stack_.replicates * m_;
     return std::clamp<int64_t>(kBytes / std::max<int64_t>(each, 1), 1, kLongest);
   }
@@ -75,14 +74,27 @@ class Forward {
     return ring_.get() + ((l % 2) * units_ + unit) * d_ * kGroup<T>;
   }
 
-  void enter() {
-    parallel(resources_.threads, units_, [&](int64_t i, int) {
+  // State l of some units, from the one before; the statistics of it and of the block before it go to a slot.
+  void make_states(const Batch& batch, int64_t l, int64_t slot, int worker) {
+    if (l == 0)
+      enter(batch);
+    else
+      pass(batch, l - 1, slot, worker);
+    if (l < stack_.depth) return;
+    for (int64_t i = batch.first; i < batch.last; ++i) {
+      const Unit& unit = plan_.units[static_cast<size_t>(i)];
+      write_group(state(i, l), d_, unit, results_.output + unit.replicate * stack_.examples * d_);
+    }
+  }
+
+  void enter(const Batch& batch) {
+    for (int64_t i = batch.first; i < batch.last; ++i) {
       const Unit& unit = plan_.units[static_cast<size_t>(i)];
       T* h = state(i, 0);
       read_group(rows_, 0, x_of_[unit.replicate], unit, d_, h);
       table_.moments(h, d_, unit.examples, moments_.get() + i, &state_pools_[static_cast<size_t>(i)],
                      totals_.get() + i * d_);
-    });
+    }
   }
 
   void pass(const Batch& batch, int64_t l, int64_t slot, int worker) {
@@ -110,61 +122,58 @@ class Forward {
     }
   }
 
-  // States l, l + 1, ... whose results are in slots 0, 1, ...
-  void reduce_states(int64_t l, int64_t count) {
-    parallel(resources_.threads, count * stack_.replicates, [&](int64_t i, int) {
-      const int64_t slot = i / stack_.replicates, r = i % stack_.replicates;
-      const int64_t first = plan_.first_unit[static_cast<size_t>(r)], at = r * (stack_.depth + 1) + l + slot;
-      Pool pool;
-      std::vector<double> mean(static_cast<size_t>(d_));
-      for (int64_t g = 0; g < stack_.groups(); ++g) {
-        const int64_t unit = slot * units_ + first + g;
-        merge(pool, state_pools_[static_cast<size_t>(unit)]);
-        for (int64_t k = 0; k < d_; ++k) mean[static_cast<size_t>(k)] += totals_.get()[unit * d_ + k];
-      }
-      const int64_t values = stack_.examples * d_;
-      results_.rms[at] = root_mean_square(pool, values);
-      results_.max_abs[at] = values ? pool.max_abs : std::nan("");
-      results_.nonfinite[at] = pool.nonfinite;
-      results_.batch_mean_norm[at] =
-          !values || !std::isfinite(pool.max_abs) ? results_.max_abs[at] : norm_of(mean) / static_cast<double>(stack_.examples);
-      if (!results_.quantiles.empty()) state_quantiles(r, l + slot, at);
-      if (results_.cosine) results_.cosine[at] = mean_cosine(r, l + slot);
-    });
+  void reduce_state(int64_t r, int64_t l, int64_t slot, double* mean) {
+    const int64_t first = plan_.first_unit[static_cast<size_t>(r)], at = r * (stack_.depth + 1) + l;
+    Pool pool;
+    std::fill_n(mean, d_, 0.0);
+    for (int64_t g = 0; g < stack_.groups(); ++g) {
+      const int64_t unit = slot * units_ + first + g;
+      merge(pool, state_pools_[static_cast<size_t>(unit)]);
+      const double* totals = totals_.get() + unit * d_;
+      for (int64_t k = 0; k < d_; ++k) mean[k] += totals[k];
+    }
+    const int64_t values = stack_.examples * d_;
+    results_.rms[at] = root_mean_square(pool, values);
+    results_.max_abs[at] = values ? pool.max_abs : std::nan("");
+    results_.nonfinite[at] = pool.nonfinite;
+    results_.batch_mean_norm[at] = !values || !std::isfinite(pool.max_abs)
+                                       ? results_.max_abs[at]
+                                       : norm_of(mean, d_) / static_cast<double>(stack_.examples);
+    if (!results_.quantiles.empty()) state_quantiles(r, l, at);
+    if (results_.cosine) results_.cosine[at] = mean_cosine(r, l);
   }
 
-  void reduce_blocks(int64_t l, int64_t count) {
-    parallel(resources_.threads, count * stack_.replicates, [&](int64_t i, int) {
-      const int64_t slot = i / stack_.replicates, r = i % stack_.replicates;
-      const int64_t first = plan_.first_unit[static_cast<size_t>(r)], at = r * stack_.depth + l + slot;
-      Pool pool;
-      int64_t live = 0, saturated = 0;
-      for (int64_t g = 0; g < stack_.groups(); ++g) {
-        const Block& b = blocks_[static_cast<size_t>(slot * units_ + first + g)];
-        merge(pool, b.pool);
-        live += b.live;
-        saturated += b.saturated;
-      }
-      const auto share = [](int64_t part, int64_t whole) {
-        return whole ? static_cast<double>(part) / static_cast<double>(whole) : std::nan("");
-      };
-      const auto flags = unit_live_.begin() + (slot * stack_.replicates + r) * m_;
-      const int64_t hidden = stack_.examples * m_;
-      results_.branch_rms[at] = root_mean_square(pool, stack_.examples * d_);
-      results_.live_fraction[at] = share(live, hidden);
-      results_.saturation[at] = share(saturated, hidden);
-      results_.dead_units[at] = hidden ? share(std::count(flags, flags + m_, 0), m_) : std::nan("");
-      if (!results_.quantiles.empty()) slope_quantiles(first, at);
-    });
+  void reduce_block(int64_t r, int64_t l, int64_t slot) {
+    const int64_t first = plan_.first_unit[static_cast<size_t>(r)], at = r * stack_.depth + l;
+    Pool pool;
+    int64_t live = 0, saturated = 0;
+    for (int64_t g = 0; g < stack_.groups(); ++g) {
+      const Block& b = blocks_[static_cast<size_t>(slot * units_ + first + g)];
+      merge(pool, b.pool);
+      live += b.live;
+      saturated += b.saturated;
+    }
+    const auto share = [](int64_t part, int64_t whole) {
+      return whole ? static_cast<double>(part) / static_cast<double>(whole) : std::nan("");
+    };
+    const auto flags = unit_live_.begin() + (slot * stack_.replicates + r) * m_;
+    const int64_t hidden = stack_.examples * m_;
+    results_.branch_rms[at] = root_mean_square(pool, stack_.examples * d_);
+    results_.live_fraction[at] = share(live, hidden);
+    results_.saturation[at] = share(saturated, hidden);
+    results_.dead_units[at] = hidden ? share(std::count(flags, flags + m_, 0), m_) : std::nan("");
+    if (!results_.quantiles.empty()) slope_quantiles(first, at);
   }
 
-  static double norm_of(const std::vector<double>& v) {
+  static double norm_of(const double* v, int64_t n) {
     double top = 0, sum = 0;
-    for (const double x : v) top = std::max(top, std::abs(x));
+    for (int64_t k = 0; k < n; ++k) top = std::max(top, std::abs(v[k]));
     if (top == 0) return 0;
     int exponent;
     std::frexp(top, &exponent);
-    for (const double x : v) sum += std::ldexp(x, -exponent) * std::ldexp(x, -exponent);
+    exponent = std::max(exponent, -1023);  // the scale stays finite
+    const double scale = std::ldexp(1.0, -exponent);
+    for (int64_t k = 0; k < n; ++k) sum += (v[k] * scale) * (v[k] * scale);
     return std::ldexp(std::sqrt(sum), exponent);
   }
 
@@ -238,7 +247,7 @@ class Forward {
   Buffer<Moments> moments_;
   std::vector<Pool> state_pools_;
   std::vector<Block> blocks_;
-  Buffer<double> totals_;
+  Buffer<double> totals_, means_;
   std::vector<unsigned char> unit_live_;
   Buffer<T> slopes_;
   const int64_t scratch_size_;

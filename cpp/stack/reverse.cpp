@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "stack/plan.hpp"
+#include "stack/shares.hpp"
 
 namespace depthgauge::stack {
 namespace {
@@ -131,9 +132,9 @@ class Reverse {
         units_(static_cast<int64_t>(plan_.units.size())),
         d_(stack.equation.width),
         gradients_(units_ * d_ * kGroup<T>),
-        // Without weight gradients the layers follow each other without a pause, so all their sums are kept.
-        slots_(pauses() ? 1 : stack.depth + 1),
-        pools_(static_cast<size_t>(slots_ * units_)),
+        // What looks at all groups of a layer makes them wait for each other; else the sums of all layers are kept.
+        stretch_(pauses() ? 1 : stack.depth + 1),
+        pools_(static_cast<size_t>(stretch_ * units_)),
         scratch_size_(table_.scratch(stack.equation, kMaxJobs)),
         scratch_(scratch_size_ * resources.threads),
         lines_(results.only_rms ? resources.threads * kOuterRows * std::max(d_, stack.equation.hidden) : 0) {
@@ -141,32 +142,16 @@ class Reverse {
   }
 
   void run() {
-    enter();
-    if (stopped()) return;
-    reduce(stack_.depth, slots_ - 1);
-    const auto batches = static_cast<int64_t>(plan_.batches.size());
-    if (pauses()) {
-      for (int64_t l = stack_.depth; l-- > 0;) {
-        parallel(resources_.threads, batches,
-                 [&](int64_t b, int worker) { pass(plan_.batches[static_cast<size_t>(b)], l, 0, worker); });
-        if (stopped()) return;
-        reduce(l, 0);
-        if (store_) weight_gradients(l);
-      }
-    } else {
-      parallel(resources_.threads, batches, [&](int64_t b, int worker) {
-        for (int64_t l = stack_.depth; l-- > 0 && !stopped();)
-          pass(plan_.batches[static_cast<size_t>(b)], l, l, worker);
-      });
+    for (int64_t last = stack_.depth; last >= 0; last -= stretch_) {
+      Shares(plan_.batches, stretch_).run(resources_.threads, resources_.stop,
+                                          [&](const Batch& batch, int64_t slot, int worker) {
+                                            make_gradients(batch, last - slot, slot, worker);
+                                          });
       if (stopped()) return;
-      for (int64_t l = 0; l < stack_.depth; ++l) reduce(l, l);
+      for (int64_t slot = 0; slot < stretch_; ++slot) reduce(last - slot, slot);
+      if (store_ && last < stack_.depth) weight_gradients(last);
+      if (stopped()) return;
     }
-    parallel(resources_.threads, units_, [&](int64_t i, int) {
-      const Unit& unit = plan_.units[static_cast<size_t>(i)];
-      write_group(gradient(i), d_, unit,
-                  results_.input_gradient +
-                      (unit.probe * stack_.replicates + unit.replicate) * stack_.examples * d_);
-    });
   }
 
  private:
@@ -209,14 +194,27 @@ class Reverse {
     for (auto& left : left_) left.resize(static_cast<size_t>(units_));
   }
 
-  void enter() {
-    parallel(resources_.threads, units_, [&](int64_t i, int) {
+  // The gradient at state l of some units, from the one after; its sums go to a slot.
+  void make_gradients(const Batch& batch, int64_t l, int64_t slot, int worker) {
+    if (l == stack_.depth)
+      enter(batch);
+    else
+      pass(batch, l, slot, worker);
+    if (l > 0) return;
+    for (int64_t i = batch.first; i < batch.last; ++i) {
+      const Unit& unit = plan_.units[static_cast<size_t>(i)];
+      write_group(gradient(i), d_, unit,
+                  results_.input_gradient + (unit.probe * stack_.replicates + unit.replicate) * stack_.examples * d_);
+    }
+  }
+
+  void enter(const Batch& batch) {
+    for (int64_t i = batch.first; i < batch.last; ++i) {
       const Unit& unit = plan_.units[static_cast<size_t>(i)];
       read_group(cotangent_, unit.probe, unit.replicate, unit, d_, gradient(i));
       Moments moments;
-      table_.moments(gradient(i), d_, unit.examples, &moments,
-                     &pools_[static_cast<size_t>((slots_ - 1) * units_ + i)], nullptr);
-    });
+      table_.moments(gradient(i), d_, unit.examples, &moments, &pools_[static_cast<size_t>(i)], nullptr);
+    }
   }
 
   void pass(const Batch& batch, int64_t l, int64_t slot, int worker) {
@@ -358,7 +356,7 @@ class Reverse {
   const std::vector<int64_t>& replicates_;
   const int64_t units_, d_;
   Buffer<T> gradients_;
-  const int64_t slots_;
+  const int64_t stretch_;
   std::vector<Pool> pools_;
   const int64_t scratch_size_;
   Buffer<T> scratch_, lines_;

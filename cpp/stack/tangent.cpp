@@ -1,4 +1,5 @@
 #include "stack/plan.hpp"
+#include "stack/shares.hpp"
 
 namespace depthgauge::stack {
 
@@ -14,36 +15,36 @@ void tangent(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, c
   Buffer<T> tangents(units * d * kGroup<T>);
   std::vector<Pool> pools(static_cast<size_t>(states * units));
 
-  parallel(resources.threads, static_cast<int64_t>(plan.batches.size()), [&](int64_t b, int worker) {
-    const Batch& batch = plan.batches[static_cast<size_t>(b)];
+  // Tangents at state l of some units, from those at the one before.
+  const auto make_tangents = [&](const Batch& batch, int64_t l, int worker) {
     TangentJob<T> jobs[kMaxJobs];
-    const int64_t count = batch.last - batch.first;
-    for (int64_t j = 0; j < count; ++j) {
-      const int64_t i = batch.first + j;
+    for (int64_t i = batch.first; i < batch.last; ++i) {
       const Unit& unit = plan.units[static_cast<size_t>(i)];
-      jobs[j].tangent = tangents.get() + i * d * kGroup<T>;
-      jobs[j].examples = unit.examples;
-      read_group(rows, unit.probe, unit.replicate, unit, d, jobs[j].tangent);
-      Moments moments;
-      table.moments(jobs[j].tangent, d, unit.examples, &moments, &pools[static_cast<size_t>(i)], nullptr);
-    }
-    for (int64_t l = 0; l < stack.depth && !resources.stop(); ++l) {
-      for (int64_t j = 0; j < count; ++j) {
-        const Unit& unit = plan.units[static_cast<size_t>(batch.first + j)];
-        jobs[j].state = state_of(stack, tape.states, unit, l);
-        jobs[j].tape = tape_of(stack, tape, unit, l);
+      TangentJob<T>& job = jobs[i - batch.first];
+      job.tangent = tangents.get() + i * d * kGroup<T>;
+      job.examples = unit.examples;
+      if (l > 0) {
+        job.state = state_of(stack, tape.states, unit, l - 1);
+        job.tape = tape_of(stack, tape, unit, l - 1);
+      } else {
+        read_group(rows, unit.probe, unit.replicate, unit, d, job.tangent);
+        Moments moments;
+        table.moments(job.tangent, d, unit.examples, &moments, &job.pool, nullptr);
       }
-      table.tangent(stack.equation, stack.layer(batch.set, l, l + 1), jobs, count, scratch.get() + worker * scratch_size,
-                    resources.stop);
-      for (int64_t j = 0; j < count; ++j)
-        pools[static_cast<size_t>((l + 1) * units + batch.first + j)] = jobs[j].pool;
     }
-    for (int64_t j = 0; j < count; ++j) {
-      const Unit& unit = plan.units[static_cast<size_t>(batch.first + j)];
-      write_group(jobs[j].tangent, d, unit,
-                  results.output + (unit.probe * stack.replicates + unit.replicate) * stack.examples * d);
+    if (l > 0)
+      table.tangent(stack.equation, stack.layer(batch.set, l - 1, l), jobs, batch.last - batch.first,
+                    scratch.get() + worker * scratch_size, resources.stop);
+    for (int64_t i = batch.first; i < batch.last; ++i) {
+      const Unit& unit = plan.units[static_cast<size_t>(i)];
+      const TangentJob<T>& job = jobs[i - batch.first];
+      pools[static_cast<size_t>(l * units + i)] = job.pool;
+      if (l == stack.depth)
+        write_group(job.tangent, d, unit,
+                    results.output + (unit.probe * stack.replicates + unit.replicate) * stack.examples * d);
     }
-  });
+  };
+  Shares(plan.batches, states).run(resources.threads, resources.stop, make_tangents);
   if (resources.stop()) return;
   for (int64_t pr = 0; pr < probes * stack.replicates; ++pr)
     for (int64_t l = 0; l < states; ++l) {

@@ -1,0 +1,56 @@
+// Batches that several threads carry through the same steps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "common/stop.hpp"
+#include "common/thread_pool.hpp"
+#include "stack/plan.hpp"
+
+namespace depthgauge::stack {
+
+// A thread that finds no batch left gets half the units of one that is under way.  Threads are seldom equally fast: cores
+// differ, and share their caches and units with others; in a long stack the slowest would keep all others waiting.
+class Shares {
+ public:
+  Shares(const std::vector<Batch>& batches, int64_t steps);
+
+  // step(batch, index, worker) takes the units of a batch through one step, and does not throw.  Every unit passes all
+  // steps in their order.
+  template <class Step>
+  void run(int threads, const Stop& stop, const Step& step) {
+    parallel(most_threads(threads), most_threads(threads), [&](int64_t, int worker) {
+      for (Share share; take(share, worker, stop);) {
+        for (; share.step < steps_ && !stop(); ++share.step) {
+          if (seekers_.load(std::memory_order_relaxed) > 0) split(share);
+          step(share.batch, share.step, worker);
+        }
+        finish(share);
+      }
+    });
+  }
+
+ private:
+  struct Share {
+    Batch batch;
+    int64_t step;
+    bool divisible() const { return batch.last - batch.first > 1; }
+  };
+
+  int most_threads(int threads) const;
+  bool take(Share& share, int worker, const Stop& stop);
+  void split(Share& share);
+  void finish(const Share& share);
+
+  const int64_t steps_;
+  int64_t units_ = 0;
+  std::atomic<int> seekers_{0};
+  std::mutex mutex_;
+  std::vector<Share> waiting_;
+  int64_t unfinished_ = 0, divisible_ = 0;  // shares that wait or are under way
+};
+
+}  // namespace depthgauge::stack
