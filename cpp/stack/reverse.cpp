@@ -7,8 +7,8 @@
 namespace depthgauge::stack {
 namespace {
 
-// What the weight gradients of one layer need of every group, kept between the two halves of a layer: the groups go
-// back through the block first, and then the outer products are taken over all groups.
+// What the weight gradients of one layer need of every group, kept until all groups have gone back through the block and
+// the outer products over them can be taken.
 template <class T>
 class GradientStore {
  public:
@@ -132,9 +132,7 @@ class Reverse {
         units_(static_cast<int64_t>(plan_.units.size())),
         d_(stack.equation.width),
         gradients_(units_ * d_ * kGroup<T>),
-        // What looks at all groups of a layer makes them wait for each other; else the sums of all layers are kept.
-        stretch_(pauses() ? 1 : stack.depth + 1),
-        pools_(static_cast<size_t>(stretch_ * units_)),
+        pools_(static_cast<size_t>((pauses() ? 1 : stack.depth + 1) * units_)),
         scratch_size_(table_.scratch(stack.equation, kMaxJobs)),
         scratch_(scratch_size_ * resources.threads),
         lines_(results.only_rms ? resources.threads * kOuterRows * std::max(d_, stack.equation.hidden) : 0) {
@@ -142,16 +140,10 @@ class Reverse {
   }
 
   void run() {
-    for (int64_t last = stack_.depth; last >= 0; last -= stretch_) {
-      Shares(plan_.batches, stretch_).run(resources_.threads, resources_.stop,
-                                          [&](const Batch& batch, int64_t slot, int worker) {
-                                            make_gradients(batch, last - slot, slot, worker);
-                                          });
-      if (stopped()) return;
-      for (int64_t slot = 0; slot < stretch_; ++slot) reduce(last - slot, slot);
-      if (store_ && last < stack_.depth) weight_gradients(last);
-      if (stopped()) return;
-    }
+    if (pauses())
+      run_by_layer();
+    else
+      run_through();
   }
 
  private:
@@ -166,6 +158,7 @@ class Reverse {
   };
 
   bool stopped() const { return resources_.stop(); }
+  // Whether something looks at all groups of a layer, which then wait for each other.
   bool pauses() const { return results_.weight_gradients || !results_.quantiles.empty(); }
   bool active(int place) const {
     return stack_.equation.norm[place] != Norm::none || stack_.fields[kGain + place].data ||
@@ -173,8 +166,40 @@ class Reverse {
   }
   T* gradient(int64_t unit) const { return gradients_.get() + unit * d_ * kGroup<T>; }
 
+  void run_through() {
+    Shares(plan_.batches, stack_.depth + 1)
+        .run(resources_.threads, resources_.stop, [&](const Batch& batch, int64_t step, int worker) {
+          make_gradients(batch, stack_.depth - step, stack_.depth - step, worker);
+        });
+    if (stopped()) return;
+    for (int64_t l = 0; l <= stack_.depth; ++l) reduce(l, l);
+  }
+
+  // While the groups go back through one block, threads that are done with theirs take the outer products of the block
+  // after it.
+  void run_by_layer() {
+    for (int64_t l = stack_.depth; l >= (results_.weight_gradients ? -1 : 0); --l) {
+      const bool products = results_.weight_gradients && l + 1 < stack_.depth;
+      const auto batches = l < 0 ? 0 : static_cast<int64_t>(plan_.batches.size());
+      const auto lines = products ? static_cast<int64_t>(lines_of_layer_.size()) : 0;
+      if (products) find_left(l + 1);
+      parallel(resources_.threads, batches + lines, [&](int64_t i, int worker) {
+        if (i < batches)
+          make_gradients(plan_.batches[static_cast<size_t>(i)], l, 0, worker);
+        else
+          matrix_lines(static_cast<size_t>(i - batches), l + 1, worker);
+      });
+      if (stopped()) return;
+      if (l >= 0) reduce(l, 0);
+      if (products) reduce_weights(l + 1);
+    }
+  }
+
+  GradientStore<T>& store(int64_t l) { return *stores_[static_cast<size_t>(l % 2)]; }
+
   void prepare_weights() {
-    store_.reset(new GradientStore<T>(stack_, units_, active(kPre), !tape_.activation, active(kOutput)));
+    for (auto& made : stores_)
+      made.reset(new GradientStore<T>(stack_, units_, active(kPre), !tape_.activation, active(kOutput)));
     for (int64_t i = 0; i < units_; ++i) {
       const int64_t r = plan_.units[static_cast<size_t>(i)].replicate;
       const int64_t index = results_.only_rms ? r : stack_.set_of[r];
@@ -197,7 +222,7 @@ class Reverse {
   // The gradient at state l of some units, from the one after; its sums go to a slot.
   void make_gradients(const Batch& batch, int64_t l, int64_t slot, int worker) {
     if (l == stack_.depth)
-      enter(batch);
+      enter(batch, slot);
     else
       pass(batch, l, slot, worker);
     if (l > 0) return;
@@ -208,12 +233,12 @@ class Reverse {
     }
   }
 
-  void enter(const Batch& batch) {
+  void enter(const Batch& batch, int64_t slot) {
     for (int64_t i = batch.first; i < batch.last; ++i) {
       const Unit& unit = plan_.units[static_cast<size_t>(i)];
       read_group(cotangent_, unit.probe, unit.replicate, unit, d_, gradient(i));
       Moments moments;
-      table_.moments(gradient(i), d_, unit.examples, &moments, &pools_[static_cast<size_t>(i)], nullptr);
+      table_.moments(gradient(i), d_, unit.examples, &moments, &pools_[static_cast<size_t>(slot * units_ + i)], nullptr);
     }
   }
 
@@ -226,7 +251,7 @@ class Reverse {
       jobs[j].state = state_of(stack_, tape_.states, unit, l);
       jobs[j].gradient = gradient(i);
       jobs[j].tape = tape_of(stack_, tape_, unit, l);
-      jobs[j].weights = store_ ? store_->job(i) : nullptr;
+      jobs[j].weights = results_.weight_gradients ? store(l).job(i) : nullptr;
       jobs[j].examples = unit.examples;
     }
     table_.reverse(stack_.equation, stack_.layer(batch.set, l, l - 1), jobs, count, scratch_.get() + worker * scratch_size_,
@@ -259,17 +284,17 @@ class Reverse {
                         results_.gradient_quantiles + at * static_cast<int64_t>(results_.quantiles.size()));
   }
 
-  void weight_gradients(int64_t l) {
+  void find_left(int64_t l) {
     for (int64_t i = 0; i < units_; ++i) {
       const Unit& unit = plan_.units[static_cast<size_t>(i)];
       const T* const state = state_of(stack_, tape_.states, unit, l);
       const T* const activation = tape_of(stack_, tape_, unit, l).activation;
       for (const int field : {kUp, kDown, kGate})
-        if (stack_.fields[field].data) left_[field][static_cast<size_t>(i)] = store_->left(field, i, state, activation);
+        if (stack_.fields[field].data) left_[field][static_cast<size_t>(i)] = store(l).left(field, i, state, activation);
     }
-    parallel(resources_.threads, static_cast<int64_t>(lines_of_layer_.size()),
-             [&](int64_t i, int worker) { matrix_lines(static_cast<size_t>(i), l, worker); });
-    if (stopped()) return;
+  }
+
+  void reduce_weights(int64_t l) {
     if (results_.only_rms) reduce_matrix_rms(l);
     for (const Owner& owner : owners_)
       for (int field = kBUp; field < kFields; ++field)
@@ -285,8 +310,8 @@ class Reverse {
     const int64_t columns = line.field == kDown ? d_ : stack_.equation.hidden;
     OuterProduct<T> product{};
     product.left = left_[line.field].data() + owner.first;
-    product.right = store_->right(line.field, owner.first);
-    product.panel_stride = store_->panel_stride();
+    product.right = store(l).right(line.field, owner.first);
+    product.panel_stride = store(l).panel_stride();
     product.examples = examples_.data() + owner.first;
     product.groups = owner.last - owner.first;
     product.columns = columns;
@@ -320,7 +345,7 @@ class Reverse {
     const int64_t size = stack_.field_size(field);
     std::vector<double> total(static_cast<size_t>(size));
     for (int64_t i = owner.first; i < owner.last; ++i) {
-      const double* sums = GradientStore<T>::sum(store_->job(i)->sums, field);
+      const double* sums = GradientStore<T>::sum(store(l).job(i)->sums, field);
       for (int64_t k = 0; k < size; ++k) total[static_cast<size_t>(k)] += sums[k];
     }
     const int64_t at = owner.index * stack_.depth + l;
@@ -337,8 +362,8 @@ class Reverse {
       const int64_t first = plan_.first_unit[static_cast<size_t>(r)], at = r * stack_.depth + l;
       double branch = 0, skip = 0;
       for (int64_t i = first; i < first + stack_.groups(); ++i) {
-        branch += store_->job(i)->branch_scale;
-        skip += store_->job(i)->skip_scale;
+        branch += store(l).job(i)->branch_scale;
+        skip += store(l).job(i)->skip_scale;
       }
       results_.branch_scale[at] = branch;
       results_.skip_scale[at] = skip;
@@ -356,11 +381,10 @@ class Reverse {
   const std::vector<int64_t>& replicates_;
   const int64_t units_, d_;
   Buffer<T> gradients_;
-  const int64_t stretch_;
   std::vector<Pool> pools_;
   const int64_t scratch_size_;
   Buffer<T> scratch_, lines_;
-  std::unique_ptr<GradientStore<T>> store_;
+  std::unique_ptr<GradientStore<T>> stores_[2];  // of even and odd layers
   std::vector<Owner> owners_;
   std::vector<Line> lines_of_layer_;
   std::vector<Pool> line_pools_;
@@ -376,7 +400,7 @@ template <class T>
 std::vector<std::vector<int64_t>> replicate_blocks(const Stack<T>& stack, const ReverseResults<T>& results) {
   const std::vector<int64_t> order = by_set(stack);
   if (!results.weight_gradients) return {order};
-  const int64_t each = stack.groups() * 64 * (3 * stack.equation.width + 3 * stack.equation.hidden);
+  const int64_t each = 2 * stack.groups() * 64 * (3 * stack.equation.width + 3 * stack.equation.hidden);
   std::vector<std::vector<int64_t>> blocks;
   int64_t used = 0;
   for (size_t i = 0; i < order.size(); ++i) {
