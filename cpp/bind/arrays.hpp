@@ -13,6 +13,9 @@ namespace depthgauge {
 
 namespace py = pybind11;
 
+// A new array, not initialized.  A large one owns memory that is handed out again once the array is gone.
+py::array empty(const py::tuple& shape, const py::dtype& dtype);
+
 // The data of a C-order array of the right type with `count` elements.
 template <class T>
 T* data_of(py::handle object, const std::string& what, int64_t count, bool writable) {

@@ -3,13 +3,15 @@
 
 #include <cstring>
 
+#include "bind/arrays.hpp"
 #include "bind/bind.hpp"
 #include "common/recycled.hpp"
 
-namespace py = pybind11;
-
 namespace depthgauge {
 namespace {
+
+// From this many bytes on.
+constexpr py::ssize_t kLarge = 4 << 20;
 
 // As NumPy's C API has it: PyDataMem_Handler, version 1.
 struct Handler {
@@ -78,13 +80,16 @@ class FromStore {
   py::object before_;
 };
 
-// Not initialized.
+}  // namespace
+
 py::array empty(const py::tuple& shape, const py::dtype& dtype) {
+  py::ssize_t bytes = dtype.itemsize();
+  bool large = true;
+  for (const py::handle size : shape) large &= !__builtin_mul_overflow(bytes, size.cast<py::ssize_t>(), &bytes);
+  if (large && bytes < kLarge) return py::handle(numpy.empty)(shape, dtype);
   const FromStore store;
   return py::handle(numpy.empty)(shape, dtype);
 }
-
-}  // namespace
 
 void bind_memory(py::module_& m) {
   numpy = {find_set_handler(), py::capsule(&handler, "mem_handler").release().ptr(),

@@ -25,15 +25,17 @@ std::vector<double> read_quantiles(const py::dict& results) {
   return levels;
 }
 
+// Returns the tape, if states are to be kept.
 template <class T>
-void run_forward(const py::dict& problem, const py::array& x, const py::array& x_of, const py::object& tape,
-                 const py::dict& results, const std::string& target, int threads) {
+py::object run_forward(const py::dict& problem, const py::array& x, const py::array& x_of, const std::string& keep,
+                       const py::dict& results, const std::string& target, int threads) {
   const Stack<T> stack = read_stack<T>(problem);
   const int64_t R = stack.replicates, L = stack.depth, B = stack.examples, d = stack.equation.width;
   const int64_t inputs = x.ndim() == 3 ? x.shape(0) : 0;
   const Rows<T> rows = read_rows<T>(x, {inputs, B, d}, "x");
   const int64_t* from = data_of<int64_t>(x_of, "x_of", R, false);
   check_indices(from, R, inputs, "x_of");
+  const py::object tape = keep == "nothing" ? py::object(py::none()) : new_tape(stack, keep == "activations");
   const TapeArrays<T> arrays = tape.is_none() ? TapeArrays<T>{} : read_tape(stack, tape.cast<py::dict>(), true);
   ForwardResults<T> out{};
   out.quantiles = read_quantiles(results);
@@ -54,6 +56,7 @@ void run_forward(const py::dict& problem, const py::array& x, const py::array& x
   out.cosine = entry<double>(results, "cosine", R * (L + 1), true);
   run_released(target, threads,
                [&](const Resources& resources) { forward(stack, rows, from, arrays, out, resources); });
+  return tape;
 }
 
 template <class T>
@@ -111,25 +114,7 @@ void run_tangent(const py::dict& problem, const py::dict& tape, const py::array&
 }
 
 template <class T>
-py::dict sizes_of(const py::dict& problem) {
-  const TapeSizes sizes = tape_sizes(read_stack<T>(problem));
-  py::dict found;
-  found["states"] = sizes.states;
-  found["pre_factors"] = sizes.factors[kPre];
-  found["output_factors"] = sizes.factors[kOutput];
-  found["post_factors"] = sizes.factors[kPost];
-  found["branch"] = sizes.branch;
-  found["sum"] = sizes.sum;
-  found["positive"] = sizes.positive;
-  found["derivative"] = sizes.derivative;
-  found["gate_value"] = sizes.gate_value;
-  found["activation"] = sizes.activation;
-  return found;
-}
-
-template <class T>
 void bind_precision(py::module_& m, const std::string& suffix) {
-  m.def(("tape_sizes_" + suffix).c_str(), &sizes_of<T>);
   m.def(("forward_" + suffix).c_str(), &run_forward<T>);
   m.def(("reverse_" + suffix).c_str(), &run_reverse<T>);
   m.def(("tangent_" + suffix).c_str(), &run_tangent<T>);

@@ -111,6 +111,41 @@ Stack<T> read_stack(const py::dict& d) {
 }
 
 template <class T>
+py::dict new_tape(const Stack<T>& stack, bool with_activation) {
+  constexpr py::ssize_t kLine = 64;
+  const TapeSizes sizes = tape_sizes(stack);
+  struct Part {
+    const char* name;
+    int64_t size;
+    py::dtype dtype;
+    py::ssize_t lines() const { return (size * dtype.itemsize() + kLine - 1) / kLine; }
+  };
+  const auto floats = py::dtype::of<T>();
+  const Part parts[] = {{"states", sizes.states, floats},
+                        {"pre_factors", sizes.factors[kPre], floats},
+                        {"output_factors", sizes.factors[kOutput], floats},
+                        {"post_factors", sizes.factors[kPost], floats},
+                        {"branch", sizes.branch, floats},
+                        {"sum", sizes.sum, floats},
+                        {"positive", sizes.positive, py::dtype::of<uint16_t>()},
+                        {"derivative", sizes.derivative, floats},
+                        {"gate_value", sizes.gate_value, floats},
+                        {"activation", with_activation ? sizes.activation : 0, floats}};
+  py::ssize_t lines = 1;
+  for (const Part& part : parts) lines += part.lines();
+  const py::array memory = empty(py::make_tuple(lines * kLine), py::dtype::of<unsigned char>());
+  const auto start = reinterpret_cast<uintptr_t>(memory.data());
+  const char* at = static_cast<const char*>(memory.data()) + (kLine - start % kLine) % kLine;
+  py::dict tape;
+  for (const Part& part : parts) {
+    if (part.size || part.name == parts[0].name)
+      tape[part.name] = py::array(part.dtype, {part.size}, {part.dtype.itemsize()}, at, memory);
+    at += part.lines() * kLine;
+  }
+  return tape;
+}
+
+template <class T>
 TapeArrays<T> read_tape(const Stack<T>& stack, const py::dict& d, bool writable) {
   const TapeSizes sizes = tape_sizes(stack);
   TapeArrays<T> tape;
@@ -147,6 +182,8 @@ Rows<T> read_rows(const py::array& array, const std::vector<int64_t>& shape, con
 
 template Stack<float> read_stack(const py::dict&);
 template Stack<double> read_stack(const py::dict&);
+template py::dict new_tape(const Stack<float>&, bool);
+template py::dict new_tape(const Stack<double>&, bool);
 template TapeArrays<float> read_tape(const Stack<float>&, const py::dict&, bool);
 template TapeArrays<double> read_tape(const Stack<double>&, const py::dict&, bool);
 template Rows<float> read_rows(const py::array&, const std::vector<int64_t>&, const char*);

@@ -34,6 +34,10 @@ void check_indices(const int64_t* index, int64_t count, int64_t below, const std
 template <class T>
 stack::Stack<T> read_stack(const py::dict& d);
 
+// A new tape, all of it in one piece of memory, its parts at cache lines.
+template <class T>
+py::dict new_tape(const stack::Stack<T>& stack, bool with_activation);
+
 template <class T>
 stack::TapeArrays<T> read_tape(const stack::Stack<T>& stack, const py::dict& d, bool writable);
 

@@ -97,6 +97,8 @@ def instance(name: str, value: object, kind: type[T]) -> T:
 
 def quantile_levels(value: object) -> tuple[float, ...]:
     """Return quantile levels, each in [0, 1], as a tuple."""
+    if isinstance(value, tuple) and not value:  # most calls ask for none
+        return ()
     levels = scale("quantiles", value)
     if isinstance(levels, float):
         levels = (levels,)

@@ -37,6 +37,8 @@ def float_array(name: str, value: object) -> Array:
     ValueError
         For ragged lists.
     """
+    if type(value) is np.ndarray and value.dtype in _DTYPES and value.flags.aligned:
+        return value
     array = raw_array(name, value)
     if array.dtype.newbyteorder("=") not in _DTYPES:
         raise TypeError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,6 +16,10 @@ from depthgauge.generated_weights import GeneratedWeights
 from depthgauge.weights import Weights, leading_shape
 
 AnyWeights = Weights | GeneratedWeights
+
+# The last stack of each Weights alive, and the block and axes that it is for: calls in a loop repeat them, and the checks
+# of a small stack take as long as its arithmetic.
+_latest: WeakKeyDictionary[Weights, tuple[Block, tuple[int, ...], Stack]] = WeakKeyDictionary()
 
 _MATRICES = {"linear": ("up",), "mlp": ("up", "down"), "gated": ("up", "down", "gate")}
 _BIASES = {"linear": ("b_up",), "mlp": ("b_up", "b_down"), "gated": ("b_up", "b_down", "b_gate")}
@@ -33,6 +38,9 @@ def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
         If replicate axes do not broadcast, a matrix is missing or superfluous, or a scale does not have one value a
         layer.
     """
+    latest = _latest.get(weights)
+    if latest is not None and latest[0] is block and latest[1] == of_x:
+        return latest[2]
     fields = dict(weights.items())
     leading = {name: leading_shape(name, array) for name, array in fields.items()}
     sets = broadcast_shapes(*leading.values())
@@ -40,7 +48,9 @@ def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
     parameters = {
         name: Parameter(_flattened(array, leading[name]), index[leading[name]]) for name, array in fields.items()
     }
-    return stack_with(block, weights, fields, parameters, sets, of_x)
+    stack = stack_with(block, weights, fields, parameters, sets, of_x)
+    _latest[weights] = block, of_x, stack
+    return stack
 
 
 def stack_with(

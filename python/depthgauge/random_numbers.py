@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge import _arguments
+from depthgauge import _arguments, _core
 from depthgauge._arrays import Array, supported_dtype
-from depthgauge._memory import empty
 from depthgauge._results import shaped
 from depthgauge.backends import get_backend
 
@@ -89,7 +88,7 @@ def normal(
     if kind.itemsize * math.prod(max(size, 1) for size in axes) > np.iinfo(np.intp).max:
         raise ValueError(f"shape={axes} asks for more bytes than the {np.iinfo(np.intp).max} that an array may have")
     workers = _arguments.thread_count(threads)
-    out = empty((1, 1, math.prod(axes)), kind)
+    out = _core.empty((1, 1, math.prod(axes)), kind)
     get_backend(backend).fill_normals(
         out, np.array([key], np.uint64), first_layer=layer, matrix=0, deviation=1.0, threads=workers
     )

@@ -15,11 +15,13 @@ from depthgauge import _arguments
 from depthgauge._arrays import Array, broadcast_to, float_array, raw_array, require_dtype
 from depthgauge._joined import along_depth, joined_backward, joined_forward
 from depthgauge._results import Result, shaped, span
-from depthgauge._stack import AnyWeights, build_stack, check_kinds, flat_indices
+from depthgauge._stack import AnyWeights, build_stack, check_kinds, flat_indices, layer_scale
 from depthgauge._stretches import stretches
 from depthgauge.backends import BackwardArrays, Floats, ForwardArrays, Indices, Keep, Stack, backend_name, get_backend
 from depthgauge.equation import Block
 from depthgauge.weights import Weights, leading_shape
+
+_KEPT = get_args(Keep)
 
 # In place of an output that the next stretch has taken, so that those of all stretches do not stay.
 _GONE = np.empty(0)
@@ -49,8 +51,6 @@ class Forward(Result):
         How many values are NaN or infinite.
     branch_rms : ndarray, shape (R, L)
         RMS of r, the normed branch before `branch_scale`.
-    residual_ratio : ndarray, shape (R, L)
-        RMS of ``branch_scale * r`` over RMS of ``skip_scale * h``; infinite for a plain stack.
     live_fraction : ndarray, shape (R, L)
         Share of hidden units and examples with z > 0 for relu, else with |phi'(z)| > 0.1.  z is what the activation
         takes, the gate's in a gated branch.
@@ -79,7 +79,6 @@ class Forward(Result):
     batch_mean_norm: Floats
     nonfinite: Indices
     branch_rms: Floats
-    residual_ratio: Floats
     live_fraction: Floats
     dead_units: Floats
     saturation: Floats
@@ -116,6 +115,16 @@ class Forward(Result):
             first = last
         return shaped(flat, shape)
 
+    @cached_property
+    def residual_ratio(self) -> Floats:
+        """RMS of ``branch_scale * r`` over RMS of ``skip_scale * h``, (R, L), made on first use.
+
+        It is infinite for a plain stack.
+        """
+        with np.errstate(all="ignore"):
+            branch, skip = (layer_scale(name, self.block, self.weights) for name in ("branch_scale", "skip_scale"))
+            return np.asarray(np.abs(branch * self.branch_rms / (skip * self.rms[..., :-1])))
+
     def table(self) -> list[dict[str, Any]]:
         """Return the statistics as rows, one a depth.
 
@@ -138,7 +147,7 @@ class Forward(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the block (as plain data) and statistics by name, arrays uncopied, absent ones left out."""
-        found = super().to_dict() | {"block": self.block.to_dict()}
+        found = super().to_dict() | {"block": self.block.to_dict(), "residual_ratio": self.residual_ratio}
         del found["weights"]
         return found
 
@@ -299,7 +308,7 @@ def forward(
         If shapes disagree, the weights lack what the branch needs, or an option is unknown.
     """
     check_kinds(block, weights)
-    _arguments.choice("keep", keep, get_args(Keep))
+    _arguments.choice("keep", keep, _KEPT)
     levels = _arguments.quantile_levels(quantiles)
     with_cosine = _arguments.flag("cosine", cosine)
     name, workers = backend_name(backend), _arguments.thread_count(threads)
@@ -307,7 +316,6 @@ def forward(
     states = _rows("x", x, weights)
     leading = states.shape[:-2]
     parts: list[ForwardArrays] = []
-    ratios = []
     for _, stack in stretches(block, weights, leading, backend=name, threads=workers):
         if parts:
             h = parts[-1].output
@@ -316,11 +324,11 @@ def forward(
         else:
             h, h_of = states, flat_indices(leading, stack.replicates)
         flat = h.reshape(math.prod(h.shape[:-2]), *h.shape[-2:])
-        part = get_backend(name).forward(
-            stack, flat, h_of, keep=keep, quantiles=levels, cosine=with_cosine, threads=workers
+        parts.append(
+            get_backend(name).forward(
+                stack, flat, h_of, keep=keep, quantiles=levels, cosine=with_cosine, threads=workers
+            )
         )
-        parts.append(part)
-        ratios.append(_residual_ratio(stack, part.rms, part.branch_rms))
     found = joined_forward(parts)
 
     return Forward(
@@ -332,7 +340,6 @@ def forward(
         batch_mean_norm=found.batch_mean_norm,
         nonfinite=found.nonfinite,
         branch_rms=found.branch_rms,
-        residual_ratio=along_depth(ratios),
         live_fraction=found.live_fraction,
         dead_units=found.dead_units,
         saturation=found.saturation,
@@ -512,11 +519,6 @@ def _vectors(name: str, value: object, fwd: Forward) -> Array:
         f"{name} must have shape (..., B, d) that broadcasts to {fwd.output.shape}, with probe axes in front if any; "
         f"got {array.shape}"
     )
-
-
-def _residual_ratio(stack: Stack, rms: Floats, branch_rms: Floats) -> Floats:
-    with np.errstate(all="ignore"):
-        return np.abs(stack.branch_scale * branch_rms / (stack.skip_scale * rms[..., :-1]))
 
 
 def _own_shapes(weights: AnyWeights, gradients: Any) -> Weights:

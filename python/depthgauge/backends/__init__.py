@@ -12,6 +12,7 @@ import importlib
 import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -278,4 +279,9 @@ def backend_name(name: str | None) -> str:
 
 def get_backend(name: str | None) -> Backend:
     """Return the backend that `name` stands for, as `backend_name` does."""
-    return cast(Backend, importlib.import_module(f"depthgauge.backends.{backend_name(name)}"))
+    return _module(backend_name(name))
+
+
+@cache
+def _module(name: str) -> Backend:
+    return cast(Backend, importlib.import_module(f"depthgauge.backends.{name}"))

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge import _core
-from depthgauge._memory import LARGE, empty
 from depthgauge.backends import (
     Array,
     BackwardArrays,
@@ -62,16 +61,6 @@ def forward(
 ) -> ForwardArrays:
     """Push `x`, shape (X, B, d), through the stack."""
     batch, width = x.shape[1:]
-    problem = _problem(stack, batch)
-    tape = None
-    if keep != "nothing":
-        sizes = _function("tape_sizes", stack)(problem)
-        arrays = {
-            name: _aligned(size, np.dtype(np.uint16) if name == "positive" else stack.dtype)
-            for name, size in sizes.items()
-            if (size or name == "states") and (name != "activation" or keep == "activations")
-        }
-        tape = Tape(arrays, (len(x_of), stack.depth + 1, batch, width))
     at_states, at_blocks = (*stack.replicates, stack.depth + 1), (*stack.replicates, stack.depth)
     results: dict[str, Any] = {
         "output": np.empty((*stack.replicates, batch, width), stack.dtype),
@@ -87,15 +76,10 @@ def forward(
         "derivative_quantiles": np.empty((*at_blocks, len(quantiles))) if quantiles else None,
         "cosine": np.empty(at_states) if cosine else None,
     }
-    _function("forward", stack)(
-        problem,
-        x,
-        x_of,
-        None if tape is None else tape.arrays,
-        results | {"quantiles": quantiles},
-        _target(),
-        threads,
+    kept = _function("forward", stack)(
+        _problem(stack, batch), x, x_of, keep, results | {"quantiles": quantiles}, _target(), threads
     )
+    tape = None if kept is None else Tape(kept, (len(x_of), stack.depth + 1, batch, width))
     return ForwardArrays(**results, tape=tape)
 
 
@@ -106,7 +90,7 @@ def states(tape: Any) -> Array:
     replicates, layers, batch, width = tape.shape
     groups = -(-batch // lanes)
     grouped = flat.reshape(replicates, layers, groups, width, lanes)
-    rows = empty(tape.shape, flat.dtype)
+    rows = _core.empty(tape.shape, flat.dtype)
     for group in range(groups):
         first = group * lanes
         part = rows[:, :, first : first + lanes]
@@ -142,7 +126,7 @@ def vjp(
     elif weight_grads:
         # The kernels write the gradients that get a term, which are all of them unless there are no examples: weights
         # broadcast to the replicates, so that each set has one, if there are any.
-        new = empty if len(stack.set_of) * batch else np.zeros
+        new = _core.empty if len(stack.set_of) * batch else np.zeros
         results["weights"] = {name: new((stack.sets, *shape), stack.dtype) for name, shape in shapes.items()}
         results["branch_scale"], results["skip_scale"] = np.zeros(at_blocks), np.zeros(at_blocks)
     _function("reverse", stack)(
@@ -222,7 +206,7 @@ class _JacobianWalk:
 
     def jacobians(self) -> tuple[Array, Indices]:
         at = self._passage
-        matrices = empty((at.count, self._parts, at.width, at.width), at.dtype)
+        matrices = _core.empty((at.count, self._parts, at.width, at.width), at.dtype)
         exponents: Indices = np.empty(at.count, np.int64)
         at.call(self._walk.copy, matrices, exponents)
         return matrices, exponents
@@ -384,8 +368,6 @@ def _problem(stack: Stack, batch: int) -> dict[str, Any]:
 def _aligned(size: int, dtype: np.dtype[Any]) -> Array:
     """Return an uninitialized flat array that starts at a cache line."""
     count = size * dtype.itemsize
-    if count >= LARGE:
-        return empty(size, dtype)
     memory = np.empty(count + _LINE, np.uint8)
     offset = -ctypes.addressof(ctypes.c_char.from_buffer(memory.data)) % _LINE
     return memory[offset : offset + count].view(dtype)
