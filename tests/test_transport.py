@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pickle
 import subprocess
 import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -393,3 +395,25 @@ def test_import_is_light() -> None:
         for _ in range(3)
     ]
     assert min(took) < 0.1
+
+
+def test_stacks_of_the_same_weights_do_not_mix(rng: np.random.Generator, backend: str) -> None:
+    up, down = rng.standard_normal((2, 3, 4, 4))
+    weights, x = dg.Weights(up, down), rng.standard_normal((2, 5, 4))
+    blocks = [dg.Block(activation=name) for name in ("relu", "tanh")]
+    calls = [(block, given) for block in blocks for given in (x, x[0], x[:, None], x[:, :2])]
+    alone = [dg.forward(block, dg.Weights(up, down), given, backend=backend).output for block, given in calls]
+    for index in rng.integers(0, len(calls), 40):
+        block, given = calls[index]
+        assert_same_bits(dg.forward(block, weights, given, backend=backend).output, alone[index])
+
+
+def test_weights_are_gone_with_their_last_reference(rng: np.random.Generator, backend: str) -> None:
+    block, x = dg.Block(), rng.standard_normal((3, 4))
+    weights = dg.initialize(block, 2, 4, rng=rng)
+    alive = weakref.ref(weights.up)
+    fwd = dg.forward(block, weights, x, backend=backend)
+    dg.vjp(block, weights, fwd, x)
+    del weights, fwd
+    gc.collect()
+    assert alive() is None

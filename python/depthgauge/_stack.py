@@ -17,8 +17,8 @@ from depthgauge.weights import Weights, leading_shape
 
 AnyWeights = Weights | GeneratedWeights
 
-# The last stack of each Weights alive, and the block and axes that it is for: calls in a loop repeat them, and the checks
-# of a small stack take as long as its arithmetic.
+# The last stack of each Weights alive, and the block and axes that it is for: calls in a loop repeat them, and in short
+# calls the checks of a stack are a good part.
 _latest: WeakKeyDictionary[Weights, tuple[Block, tuple[int, ...], Stack]] = WeakKeyDictionary()
 
 _MATRICES = {"linear": ("up",), "mlp": ("up", "down"), "gated": ("up", "down", "gate")}
