@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bind/bind.hpp"
+#include "bind/call.hpp"
 #include "common/target.hpp"
 #include "common/thread_pool.hpp"
 #include "stack/transport.hpp"
@@ -36,19 +37,20 @@ py::dict build_info() {
 
 // Bare multiply-adds in registers on every thread, the limit of every product: returns how many flops were done.
 template <class T>
-double multiply_adds_of(Target target, int threads) {
+double multiply_adds_of(const Resources& resources) {
   constexpr int64_t kSteps = 1000000;  // some milliseconds
-  const stack::Kernels<T> table = stack::kernels<T>(target);
-  std::vector<double> flops(static_cast<size_t>(threads));
-  parallel(threads, threads, [&](int64_t i, int) { flops[static_cast<size_t>(i)] = table.peak(kSteps); });
+  const stack::Kernels<T> table = stack::kernels<T>(resources.target);
+  std::vector<double> flops(static_cast<size_t>(resources.threads));
+  parallel(resources.threads, resources.threads, [&](int64_t i, int) { flops[static_cast<size_t>(i)] = table.peak(kSteps); });
   return std::accumulate(flops.begin(), flops.end(), 0.0);
 }
 
 double multiply_adds(bool single, int threads, const std::string& target) {
-  if (threads < 1) throw std::invalid_argument("threads must be at least 1");
-  const Target chosen = choose_target(target);
-  py::gil_scoped_release release;
-  return single ? multiply_adds_of<float>(chosen, threads) : multiply_adds_of<double>(chosen, threads);
+  double flops = 0;
+  run_released(target, threads, [&](const Resources& resources) {
+    flops = single ? multiply_adds_of<float>(resources) : multiply_adds_of<double>(resources);
+  });
+  return flops;
 }
 
 }  // namespace

@@ -15,9 +15,24 @@ namespace depthgauge {
 
 namespace py = pybind11;
 
-// Looks for Ctrl-C a few times a second, in the thread that made the call, and tells the others.
+// Takes Python's lock for a thread that gave it up.  A daemon thread no longer gets it once the interpreter ends: Python
+// before 3.14 ends the thread then, and unwinds its frames, which would free Python's objects without the lock.  It stays
+// here until the process is gone, as it does in later versions.
+inline void take_lock(PyThreadState* thread) {
+  struct Stay {
+    bool unwinding = true;
+    ~Stay() {
+      while (unwinding) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  } stay;
+  PyEval_RestoreThread(thread);
+  stay.unwinding = false;
+}
+
+// Looks for Ctrl-C a few times a second, in the thread that made the call and gave up the lock, and tells the others.
 class Interrupt {
  public:
+  explicit Interrupt(PyThreadState* thread) : thread_(thread) {}
   Stop stop() {
     return {[](void* self) { return static_cast<Interrupt*>(self)->ask(); }, this};
   }
@@ -32,12 +47,14 @@ class Interrupt {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < std::chrono::milliseconds(50)) return false;
     last_ = now;
-    py::gil_scoped_acquire acquire;
-    if (PyErr_CheckSignals() == 0) return false;
-    stopped_.store(true);
-    return true;
+    take_lock(thread_);
+    const bool stop = PyErr_CheckSignals() != 0;
+    PyEval_SaveThread();
+    stopped_.store(stop);
+    return stop;
   }
 
+  PyThreadState* const thread_;
   const std::thread::id caller_ = std::this_thread::get_id();
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
   std::atomic<bool> stopped_{false};
@@ -47,11 +64,15 @@ template <class Run>
 void run_released(const std::string& target, int threads, Run run) {
   if (threads < 1) throw std::invalid_argument("threads must be at least 1");
   const Target chosen = choose_target(target);
-  Interrupt interrupt;
-  {
-    py::gil_scoped_release release;
+  PyThreadState* const thread = PyEval_SaveThread();
+  Interrupt interrupt(thread);
+  try {
     run(Resources{chosen, threads, interrupt.stop()});
+  } catch (...) {
+    take_lock(thread);
+    throw;
   }
+  take_lock(thread);
   interrupt.raise_if_stopped();
 }
 
