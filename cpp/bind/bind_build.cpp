@@ -41,7 +41,8 @@ double multiply_adds_of(const Resources& resources) {
   constexpr int64_t kSteps = 1000000;  // some milliseconds
   const stack::Kernels<T> table = stack::kernels<T>(resources.target);
   std::vector<double> flops(static_cast<size_t>(resources.threads));
-  parallel(resources.threads, resources.threads, [&](int64_t i, int) { flops[static_cast<size_t>(i)] = table.peak(kSteps); });
+  parallel(resources.threads, resources.threads,
+           [&](int64_t i, int) { flops[static_cast<size_t>(i)] = table.peak(kSteps); });
   return std::accumulate(flops.begin(), flops.end(), 0.0);
 }
 

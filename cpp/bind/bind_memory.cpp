@@ -84,9 +84,9 @@ class FromStore {
 
 py::array empty(const py::tuple& shape, const py::dtype& dtype) {
   py::ssize_t bytes = dtype.itemsize();
-  bool large = true;
-  for (const py::handle size : shape) large &= !__builtin_mul_overflow(bytes, size.cast<py::ssize_t>(), &bytes);
-  if (large && bytes < kLarge) return py::handle(numpy.empty)(shape, dtype);
+  bool too_large = false;  // which NumPy is to say
+  for (const py::handle size : shape) too_large |= __builtin_mul_overflow(bytes, size.cast<py::ssize_t>(), &bytes);
+  if (!too_large && bytes < kLarge) return py::handle(numpy.empty)(shape, dtype);
   const FromStore store;
   return py::handle(numpy.empty)(shape, dtype);
 }

@@ -35,6 +35,8 @@ py::object run_forward(const py::dict& problem, const py::array& x, const py::ar
   const Rows<T> rows = read_rows<T>(x, {inputs, B, d}, "x");
   const int64_t* from = data_of<int64_t>(x_of, "x_of", R, false);
   check_indices(from, R, inputs, "x_of");
+  if (keep != "states" && keep != "activations" && keep != "nothing")
+    throw std::invalid_argument("keep='" + keep + "' is unknown to the native backend");
   const py::object tape = keep == "nothing" ? py::object(py::none()) : new_tape(stack, keep == "activations");
   const TapeArrays<T> arrays = tape.is_none() ? TapeArrays<T>{} : read_tape(stack, tape.cast<py::dict>(), true);
   ForwardResults<T> out{};

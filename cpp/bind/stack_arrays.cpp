@@ -138,7 +138,7 @@ py::dict new_tape(const Stack<T>& stack, bool with_activation) {
   const char* at = static_cast<const char*>(memory.data()) + (kLine - start % kLine) % kLine;
   py::dict tape;
   for (const Part& part : parts) {
-    if (part.size || part.name == parts[0].name)
+    if (part.size || &part == parts)
       tape[part.name] = py::array(part.dtype, {part.size}, {part.dtype.itemsize()}, at, memory);
     at += part.lines() * kLine;
   }

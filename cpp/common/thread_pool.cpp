@@ -14,10 +14,6 @@
 namespace depthgauge {
 namespace {
 
-// The parts of a call, and often the calls, follow each other within a fraction of a millisecond, where waking a
-// sleeping thread can take as long; so a worker looks for the next piece of work this often before it sleeps.
-constexpr int kSpins = 10000;
-
 // Some schedulers wake a thread on the caller's CPU, and move it only milliseconds later, when a short call is over.  So
 // a worker is told where to go before it is woken, and is free again as soon as it runs.
 class Placement {
@@ -189,7 +185,6 @@ Pool& the_pool() {
 }  // namespace
 
 void relax(int spin) {
-  // Spinning costs nothing where there are more threads than CPUs.
   constexpr int kSpinsBetweenYields = 64;
   if (spin % kSpinsBetweenYields == kSpinsBetweenYields - 1) {
     std::this_thread::yield();

@@ -64,6 +64,7 @@ class Forward {
   // Statistics that look at a whole layer at once need it before the next one replaces it.
   int64_t choose_stretch() const {
     if (!results_.quantiles.empty() || results_.cosine) return 1;
+    // Threads wait for each other at the end of a stretch; what is kept of it should stay in the caches.
     constexpr int64_t kBytes = 4 << 20, kLongest = 128;
     const int64_t each = units_ * (d_ * 8 + static_cast<int64_t>(sizeof(Pool) + sizeof(Block))) + stack_.replicates * m_;
     return std::clamp<int64_t>(kBytes / std::max<int64_t>(each, 1), 1, kLongest);
@@ -247,7 +248,8 @@ class Forward {
   Buffer<Moments> moments_;
   std::vector<Pool> state_pools_;
   std::vector<Block> blocks_;
-  Buffer<double> totals_, means_;
+  Buffer<double> totals_;
+  Buffer<double> means_;  // one a thread
   std::vector<unsigned char> unit_live_;
   Buffer<T> slopes_;
   const int64_t scratch_size_;

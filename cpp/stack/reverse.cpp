@@ -87,6 +87,12 @@ class GradientStore {
   std::vector<GradientJob<T>> jobs_;
 };
 
+// How many layers are kept so: the products of one are taken while the groups go through the next.
+template <class T>
+int64_t layers_at_once(const Stack<T>& stack) {
+  return std::min<int64_t>(stack.depth, 2);
+}
+
 // The values of a row-major array, pooled.
 template <class T>
 Pool pool_values(const T* values, int64_t count) {
@@ -175,31 +181,34 @@ class Reverse {
     for (int64_t l = 0; l <= stack_.depth; ++l) reduce(l, l);
   }
 
-  // While the groups go back through one block, threads that are done with theirs take the outer products of the block
-  // after it.
   void run_by_layer() {
-    for (int64_t l = stack_.depth; l >= (results_.weight_gradients ? -1 : 0); --l) {
-      const bool products = results_.weight_gradients && l + 1 < stack_.depth;
-      const auto batches = l < 0 ? 0 : static_cast<int64_t>(plan_.batches.size());
-      const auto lines = products ? static_cast<int64_t>(lines_of_layer_.size()) : 0;
-      if (products) find_left(l + 1);
-      parallel(resources_.threads, batches + lines, [&](int64_t i, int worker) {
-        if (i < batches)
-          make_gradients(plan_.batches[static_cast<size_t>(i)], l, 0, worker);
-        else
-          matrix_lines(static_cast<size_t>(i - batches), l + 1, worker);
-      });
-      if (stopped()) return;
-      if (l >= 0) reduce(l, 0);
-      if (products) reduce_weights(l + 1);
+    for (int64_t l = stack_.depth; l >= 0 && !stopped(); --l) {
+      run_layer(l, static_cast<int64_t>(plan_.batches.size()));
+      if (!stopped()) reduce(l, 0);
     }
+    if (!stopped()) run_layer(-1, 0);
+  }
+
+  // While batches make the gradient at state l, threads that are done with theirs take the outer products of the block
+  // that was passed before.
+  void run_layer(int64_t l, int64_t batches) {
+    const bool products = results_.weight_gradients && l + 1 < stack_.depth;
+    const auto lines = products ? static_cast<int64_t>(lines_of_layer_.size()) : 0;
+    if (products) find_left(l + 1);
+    parallel(resources_.threads, batches + lines, [&](int64_t i, int worker) {
+      if (i < batches)
+        make_gradients(plan_.batches[static_cast<size_t>(i)], l, 0, worker);
+      else
+        matrix_lines(static_cast<size_t>(i - batches), l + 1, worker);
+    });
+    if (products && !stopped()) reduce_weights(l + 1);
   }
 
   GradientStore<T>& store(int64_t l) { return *stores_[static_cast<size_t>(l % 2)]; }
 
   void prepare_weights() {
-    for (auto& made : stores_)
-      made.reset(new GradientStore<T>(stack_, units_, active(kPre), !tape_.activation, active(kOutput)));
+    for (int64_t l = 0; l < layers_at_once(stack_); ++l)
+      stores_[l].reset(new GradientStore<T>(stack_, units_, active(kPre), !tape_.activation, active(kOutput)));
     for (int64_t i = 0; i < units_; ++i) {
       const int64_t r = plan_.units[static_cast<size_t>(i)].replicate;
       const int64_t index = results_.only_rms ? r : stack_.set_of[r];
@@ -400,7 +409,7 @@ template <class T>
 std::vector<std::vector<int64_t>> replicate_blocks(const Stack<T>& stack, const ReverseResults<T>& results) {
   const std::vector<int64_t> order = by_set(stack);
   if (!results.weight_gradients) return {order};
-  const int64_t each = 2 * stack.groups() * 64 * (3 * stack.equation.width + 3 * stack.equation.hidden);
+  const int64_t each = layers_at_once(stack) * stack.groups() * 64 * (3 * stack.equation.width + 3 * stack.equation.hidden);
   std::vector<std::vector<int64_t>> blocks;
   int64_t used = 0;
   for (size_t i = 0; i < order.size(); ++i) {

@@ -9,7 +9,6 @@ namespace depthgauge::stack {
 namespace {
 
 // Half a batch is offered within one step of another thread, which may be microseconds or a second away.
-constexpr int kSpins = 10000;
 constexpr auto kPause = std::chrono::microseconds(100);
 
 }  // namespace
@@ -24,15 +23,24 @@ Shares::Shares(const std::vector<Batch>& batches, int64_t steps) : steps_(steps)
   unfinished_ = static_cast<int64_t>(batches.size());
 }
 
-int Shares::most_threads(int threads) const { return static_cast<int>(std::min<int64_t>(threads, units_)); }
+// How many threads have a use.  Nothing is allocated later, where a failure would leave the others waiting.
+int Shares::prepare(int threads) {
+  threads = static_cast<int>(std::min<int64_t>(threads, units_));
+  waiting_.reserve(waiting_.size() + static_cast<size_t>(threads));
+  return threads;
+}
 
 bool Shares::take(Share& share, int worker, const Stop& stop) {
   seekers_.fetch_add(1, std::memory_order_relaxed);
+  int64_t seen = -1;
   for (int looks = 0;; ++looks) {
     const bool stopped = stop();
-    {
+    const int64_t changes = changes_.load(std::memory_order_acquire);
+    if (changes != seen || stopped) {
+      seen = changes;
       const std::lock_guard lock(mutex_);
-      // The caller stays to the end: only it can learn that the work is to stop.
+      // Where nothing can be divided, nothing more will be offered.  The caller stays to the end all the same: only it can
+      // learn that the work is to stop.
       const int64_t in_reserve = worker == 0 ? unfinished_ : divisible_;
       if (!waiting_.empty() || in_reserve == 0 || stopped) {
         seekers_.fetch_sub(1, std::memory_order_relaxed);
@@ -57,12 +65,14 @@ void Shares::split(Share& share) {
   divisible_ += share.divisible() + other.divisible() - 1;
   ++unfinished_;
   waiting_.push_back(other);
+  changes_.fetch_add(1, std::memory_order_release);
 }
 
 void Shares::finish(const Share& share) {
   const std::lock_guard lock(mutex_);
   divisible_ -= share.divisible();
   --unfinished_;
+  changes_.fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace depthgauge::stack

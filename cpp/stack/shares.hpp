@@ -22,7 +22,8 @@ class Shares {
   // steps in their order.
   template <class Step>
   void run(int threads, const Stop& stop, const Step& step) {
-    parallel(most_threads(threads), most_threads(threads), [&](int64_t, int worker) {
+    const int workers = prepare(threads);
+    parallel(workers, workers, [&](int64_t, int worker) {
       for (Share share; take(share, worker, stop);) {
         for (; share.step < steps_ && !stop(); ++share.step) {
           if (seekers_.load(std::memory_order_relaxed) > 0) split(share);
@@ -40,7 +41,7 @@ class Shares {
     bool divisible() const { return batch.last - batch.first > 1; }
   };
 
-  int most_threads(int threads) const;
+  int prepare(int threads);
   bool take(Share& share, int worker, const Stop& stop);
   void split(Share& share);
   void finish(const Share& share);
@@ -48,6 +49,7 @@ class Shares {
   const int64_t steps_;
   int64_t units_ = 0;
   std::atomic<int> seekers_{0};
+  std::atomic<int64_t> changes_{0};
   std::mutex mutex_;
   std::vector<Share> waiting_;
   int64_t unfinished_ = 0, divisible_ = 0;  // shares that wait or are under way

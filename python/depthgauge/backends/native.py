@@ -1,4 +1,4 @@
-"""The C++ backend: fused kernels, whose arrays are allocated here."""
+"""The C++ backend: fused kernels, whose results are allocated here."""
 
 from __future__ import annotations
 
