@@ -295,7 +295,7 @@ def test_the_environment_sets_the_threads_and_their_cap(monkeypatch: pytest.Monk
     assert _arguments.thread_count(None) == 7
     assert _arguments.thread_count(3) == 3
     assert _arguments.thread_count(8) == 7
-    for bad in ("0", "-1", "two", "1.5"):
+    for bad in ("0", "-1", "two", "1.5", "3000000000", "9" * 5000):
         monkeypatch.setenv("DEPTHGAUGE_NUM_THREADS", bad)
         with pytest.raises(ValueError, match=f"DEPTHGAUGE_NUM_THREADS='{bad}'"):
             dg.forward(BLOCK, weights_like(X), X, backend="reference")

@@ -13,6 +13,9 @@ import numpy as np
 
 T = TypeVar("T")
 
+# More than any machine has; beyond, a number is a mistake.
+_MOST_THREADS = 1 << 15
+
 
 def choice(name: str, value: object, options: Sequence[str], synonyms: Mapping[str, str] | None = None) -> str:
     """Return `value` if it is one of `options`; else raise an error that suggests the near one."""
@@ -116,8 +119,8 @@ def available_threads() -> int:
     """
     text = os.environ.get("DEPTHGAUGE_NUM_THREADS", "").strip()
     if text:
-        if not text.isdecimal() or int(text) < 1:
-            raise ValueError(f"DEPTHGAUGE_NUM_THREADS={text!r} must be an integer >= 1")
+        if not (text.isdecimal() and len(text) < 10 and 1 <= int(text) <= _MOST_THREADS):
+            raise ValueError(f"DEPTHGAUGE_NUM_THREADS={text!r} must be an integer from 1 to {_MOST_THREADS}")
         return int(text)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
