@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any, cast
 
 import hypothesis
@@ -15,6 +16,10 @@ hypothesis.settings.register_profile(
     "depthgauge", derandomize=True, deadline=None, database=None, print_blob=False, max_examples=40
 )
 hypothesis.settings.load_profile("depthgauge")
+
+# What a shell starts in the background ignores Ctrl-C, and so would the processes that tests send one to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

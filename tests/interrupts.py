@@ -11,9 +11,6 @@ from collections.abc import Mapping
 
 import pytest
 
-# What a shell starts in the background ignores Ctrl-C, and so do its children.
-LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-
 needs_signals = pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 
 
@@ -22,7 +19,7 @@ def output_after_control_c(
 ) -> list[str]:
     """Run `code`, send Ctrl-C `after` seconds after it prints "ready", and return the words it prints from then on."""
     with subprocess.Popen(
-        [sys.executable, "-c", LISTEN + code, *arguments],
+        [sys.executable, "-c", code, *arguments],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | (environment or {}),
