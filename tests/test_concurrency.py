@@ -85,8 +85,6 @@ def test_the_floating_point_mode_is_left_alone() -> None:
 
 # Calls of all sorts in threads that nobody waits for, which the end of the interpreter meets in the middle.
 DAEMONS = """
-import subprocess
-import sys
 import threading
 import time
 import numpy as np

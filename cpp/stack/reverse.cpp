@@ -170,21 +170,23 @@ class Reverse {
     return stack_.equation.norm[place] != Norm::none || stack_.fields[kGain + place].data ||
            stack_.fields[kShift + place].data;
   }
+  // The sums of the gradient at state l, one a unit: kept for all states, or for the one that all groups wait at.
+  Pool* pools_at(int64_t l) { return pools_.data() + (pauses() ? 0 : l * units_); }
   T* gradient(int64_t unit) const { return gradients_.get() + unit * d_ * kGroup<T>; }
 
   void run_through() {
     Shares(plan_.batches, stack_.depth + 1)
         .run(resources_.threads, resources_.stop, [&](const Batch& batch, int64_t step, int worker) {
-          make_gradients(batch, stack_.depth - step, stack_.depth - step, worker);
+          make_gradients(batch, stack_.depth - step, worker);
         });
     if (stopped()) return;
-    for (int64_t l = 0; l <= stack_.depth; ++l) reduce(l, l);
+    for (int64_t l = 0; l <= stack_.depth; ++l) reduce(l);
   }
 
   void run_by_layer() {
     for (int64_t l = stack_.depth; l >= 0 && !stopped(); --l) {
       run_layer(l, static_cast<int64_t>(plan_.batches.size()));
-      if (!stopped()) reduce(l, 0);
+      if (!stopped()) reduce(l);
     }
     if (!stopped()) run_layer(-1, 0);
   }
@@ -197,7 +199,7 @@ class Reverse {
     if (products) find_left(l + 1);
     parallel(resources_.threads, batches + lines, [&](int64_t i, int worker) {
       if (i < batches)
-        make_gradients(plan_.batches[static_cast<size_t>(i)], l, 0, worker);
+        make_gradients(plan_.batches[static_cast<size_t>(i)], l, worker);
       else
         matrix_lines(static_cast<size_t>(i - batches), l + 1, worker);
     });
@@ -228,12 +230,12 @@ class Reverse {
     for (auto& left : left_) left.resize(static_cast<size_t>(units_));
   }
 
-  // The gradient at state l of some units, from the one after; its sums go to a slot.
-  void make_gradients(const Batch& batch, int64_t l, int64_t slot, int worker) {
+  // The gradient at state l of some units, from the one after.
+  void make_gradients(const Batch& batch, int64_t l, int worker) {
     if (l == stack_.depth)
-      enter(batch, slot);
+      enter(batch);
     else
-      pass(batch, l, slot, worker);
+      pass(batch, l, worker);
     if (l > 0) return;
     for (int64_t i = batch.first; i < batch.last; ++i) {
       const Unit& unit = plan_.units[static_cast<size_t>(i)];
@@ -242,16 +244,17 @@ class Reverse {
     }
   }
 
-  void enter(const Batch& batch, int64_t slot) {
+  void enter(const Batch& batch) {
+    Pool* const pools = pools_at(stack_.depth);
     for (int64_t i = batch.first; i < batch.last; ++i) {
       const Unit& unit = plan_.units[static_cast<size_t>(i)];
       read_group(cotangent_, unit.probe, unit.replicate, unit, d_, gradient(i));
       Moments moments;
-      table_.moments(gradient(i), d_, unit.examples, &moments, &pools_[static_cast<size_t>(slot * units_ + i)], nullptr);
+      table_.moments(gradient(i), d_, unit.examples, &moments, pools + i, nullptr);
     }
   }
 
-  void pass(const Batch& batch, int64_t l, int64_t slot, int worker) {
+  void pass(const Batch& batch, int64_t l, int worker) {
     ReverseJob<T> jobs[kMaxJobs];
     const int64_t count = batch.last - batch.first;
     for (int64_t j = 0; j < count; ++j) {
@@ -265,16 +268,18 @@ class Reverse {
     }
     table_.reverse(stack_.equation, stack_.layer(batch.set, l, l - 1), jobs, count, scratch_.get() + worker * scratch_size_,
                    resources_.stop);
-    for (int64_t j = 0; j < count; ++j) pools_[static_cast<size_t>(slot * units_ + batch.first + j)] = jobs[j].pool;
+    Pool* const pools = pools_at(l) + batch.first;
+    for (int64_t j = 0; j < count; ++j) pools[j] = jobs[j].pool;
   }
 
-  void reduce(int64_t l, int64_t slot) {
+  void reduce(int64_t l) {
+    const Pool* const pools = pools_at(l);
     for (const int64_t r : replicates_)
       for (int64_t p = 0; p < probes_; ++p) {
         const int64_t pr = p * stack_.replicates + r, first = plan_.first_unit[static_cast<size_t>(pr)];
         const int64_t at = pr * (stack_.depth + 1) + l, values = stack_.examples * d_;
         Pool pool;
-        for (int64_t g = 0; g < stack_.groups(); ++g) merge(pool, pools_[static_cast<size_t>(slot * units_ + first + g)]);
+        for (int64_t g = 0; g < stack_.groups(); ++g) merge(pool, pools[first + g]);
         results_.rms[at] = root_mean_square(pool, values);
         results_.max_abs[at] = values ? pool.max_abs : std::nan("");
         results_.nonfinite[at] = pool.nonfinite;

@@ -37,7 +37,7 @@ def float_array(name: str, value: object) -> Array:
     ValueError
         For ragged lists.
     """
-    if type(value) is np.ndarray and value.dtype in _DTYPES and value.flags.aligned:
+    if type(value) is np.ndarray and value.dtype in _DTYPES and value.flags.aligned:  # as nearly always
         return value
     array = raw_array(name, value)
     if array.dtype.newbyteorder("=") not in _DTYPES:
