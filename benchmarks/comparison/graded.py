@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 import depthgauge as dg
 from comparison.timing import time_in_turns
-from depthgauge._terminal import aligned
+from depthgauge.cli.terminal import aligned
 
 Array = npt.NDArray[Any]
 

@@ -26,7 +26,7 @@ from comparison.problems import EPS, Array
 from comparison.report import OURS, machine_lines
 from comparison.timing import time_in_turns
 from comparison.yardsticks import multiply_adds
-from depthgauge._terminal import aligned
+from depthgauge.cli.terminal import aligned
 
 THREADS = 2
 WIDTH = 256

@@ -24,7 +24,7 @@ from comparison import machine, yardsticks
 from comparison.problems import EPS, Array, Problem, activate, make_problem
 from comparison.report import OURS, machine_lines, number, quotient
 from comparison.timing import time_in_turns
-from depthgauge._terminal import aligned
+from depthgauge.cli.terminal import aligned
 
 THREADS = 2
 SHAPES = ((48, 64, 64), (48, 256, 256), (24, 256, 1024))

@@ -20,8 +20,8 @@ import depthgauge as dg
 from comparison import machine
 from comparison.report import OURS, machine_lines, number, quotient
 from comparison.timing import time_in_turns
-from depthgauge._terminal import aligned
 from depthgauge.backends import get_backend
+from depthgauge.cli.terminal import aligned
 
 DTYPES = ("float64", "float32")
 THREADS = (1, 2)

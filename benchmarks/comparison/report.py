@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from depthgauge._terminal import aligned
+from depthgauge.cli.terminal import aligned
 
 OURS = "depthgauge"
 

@@ -23,7 +23,7 @@ from comparison.spread_accuracy import accuracy_report
 from comparison.spread_peers import PEERS, Array, Step, depthgauge_step, numpy_step, pool_step
 from comparison.timing import time_in_turns
 from comparison.yardsticks import multiply_adds
-from depthgauge._terminal import aligned
+from depthgauge.cli.terminal import aligned
 
 DTYPES = ("float32", "float64")
 SIZES = (4, 8, 16, 31, 32, 33, 64, 96, 128, 256, 512, 1024)

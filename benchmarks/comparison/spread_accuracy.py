@@ -16,7 +16,7 @@ import numpy as np
 from comparison import machine
 from comparison.report import machine_lines
 from comparison.spread_peers import Array, depthgauge_step, numpy_step, torch_step
-from depthgauge._terminal import aligned
+from depthgauge.cli.terminal import aligned
 
 SIZES = (*range(1, 71), 96, 128, 200)
 # Of errors over sqrt(d), in eps times the largest value.

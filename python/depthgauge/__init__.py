@@ -2,21 +2,21 @@
 
 from typing import TYPE_CHECKING, Any
 
-from depthgauge._build import build_config
 from depthgauge._version import __version__
 from depthgauge.backends import available_backends
+from depthgauge.backends.build_info import build_config
 from depthgauge.equation import Block
-from depthgauge.estimates import Estimate, estimate_spread
-from depthgauge.generated_weights import GeneratedWeights
-from depthgauge.graded import log_singular_values
-from depthgauge.jacobian_operators import JacobianOperator, jacobian_operator
-from depthgauge.jacobians import jacobian, jacobian_prefixes
-from depthgauge.paths import PathNorms, path_norms
-from depthgauge.random_numbers import normal
-from depthgauge.rank_profiles import RankGrid, RankProfile, rank_grid, rank_profile
-from depthgauge.spectra import Spread, singular_values, spread, spread_ragged
-from depthgauge.transport import Backward, Forward, Tangent, forward, jvp, vjp
-from depthgauge.weights import Weights, initialize
+from depthgauge.jacobians.full import jacobian, jacobian_prefixes
+from depthgauge.jacobians.operators import JacobianOperator, jacobian_operator
+from depthgauge.jacobians.path_orders import PathNorms, path_norms
+from depthgauge.jacobians.rank_profiles import RankGrid, RankProfile, rank_grid, rank_profile
+from depthgauge.random.normals import normal
+from depthgauge.spectra.estimates import Estimate, estimate_spread
+from depthgauge.spectra.products import log_singular_values
+from depthgauge.spectra.spreads import Spread, singular_values, spread, spread_ragged
+from depthgauge.stacks.generated_weights import GeneratedWeights
+from depthgauge.stacks.propagation import Backward, Forward, Tangent, forward, jvp, vjp
+from depthgauge.stacks.weights import Weights, initialize
 
 __all__ = [
     "Backward",
@@ -56,6 +56,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from depthgauge.sweeps import read_store, sweep
+
+# Public classes and functions are at home here, wherever they are written: pickles and messages then name this module.
+for _name in __all__:
+    if hasattr(globals().get(_name), "__module__"):
+        globals()[_name].__module__ = __name__
+del _name
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthgauge import _arguments
+from depthgauge._common import arguments
 
 ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "gelu", "gelu_tanh", "silu", "abs", "identity")
 BRANCHES = ("mlp", "linear", "gated")
@@ -124,17 +124,17 @@ class Block:
 
     def __post_init__(self) -> None:
         checked = {
-            "activation": _arguments.choice("activation", self.activation, ACTIVATIONS, _ACTIVATION_SYNONYMS),
-            "branch": _arguments.choice("branch", self.branch, BRANCHES, _BRANCH_SYNONYMS),
-            "branch_scale": _arguments.scale("branch_scale", self.branch_scale),
-            "skip_scale": _arguments.scale("skip_scale", self.skip_scale),
-            "weight_scale": _arguments.real("weight_scale", self.weight_scale),
-            "eps": _arguments.real("eps", self.eps, minimum=0.0),
-            "slope": _arguments.real("slope", self.slope),
-            "dyt_alpha": _arguments.real("dyt_alpha", self.dyt_alpha),
+            "activation": arguments.choice("activation", self.activation, ACTIVATIONS, _ACTIVATION_SYNONYMS),
+            "branch": arguments.choice("branch", self.branch, BRANCHES, _BRANCH_SYNONYMS),
+            "branch_scale": arguments.scale("branch_scale", self.branch_scale),
+            "skip_scale": arguments.scale("skip_scale", self.skip_scale),
+            "weight_scale": arguments.real("weight_scale", self.weight_scale),
+            "eps": arguments.real("eps", self.eps, minimum=0.0),
+            "slope": arguments.real("slope", self.slope),
+            "dyt_alpha": arguments.real("dyt_alpha", self.dyt_alpha),
         }
         for place in ("pre_norm", "output_norm", "post_norm"):
-            checked[place] = _arguments.choice(place, getattr(self, place), NORMS, _NORM_SYNONYMS)
+            checked[place] = arguments.choice(place, getattr(self, place), NORMS, _NORM_SYNONYMS)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -158,8 +158,8 @@ class Block:
         TypeError
             If `rest` names a norm again.
         """
-        _arguments.choice("placement", placement, PLACEMENTS, {"post_norm": "post", "pre_norm": "pre"})
-        _arguments.choice("norm", norm, NORMS, _NORM_SYNONYMS)
+        arguments.choice("placement", placement, PLACEMENTS, {"post_norm": "post", "pre_norm": "pre"})
+        arguments.choice("norm", norm, NORMS, _NORM_SYNONYMS)
         repeated = sorted({"pre_norm", "output_norm", "post_norm"} & rest.keys())
         if repeated:
             raise TypeError(f"Block.placed sets {', '.join(repeated)} itself; use Block(...) to choose each norm")
@@ -196,7 +196,7 @@ class Block:
             raise TypeError(f"fields must be a dict of the fields of a Block by name; got {fields!r}")
         names = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
-            _arguments.choice("field of Block", name, names)
+            arguments.choice("field of Block", name, names)
         return cls(**fields)
 
     def to_json(self) -> str:

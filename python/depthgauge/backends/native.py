@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge import _core
-from depthgauge.backends import (
-    Array,
+from depthgauge._common.arrays import Array, Floats, Indices
+from depthgauge.backends.protocol import (
     BackwardArrays,
-    Floats,
     ForwardArrays,
-    Indices,
     Keep,
     SingularArrays,
     Stack,

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 import depthgauge as dg
-from depthgauge import _arguments
+from depthgauge._common import arguments
 
 Floats = npt.NDArray[np.float64]
 
@@ -296,10 +296,10 @@ def transport_ablation(
     ValueError
         If `depth`, `width` or `batch` is below 1, or `seed` is negative.
     """
-    depth = _arguments.integer("depth", depth, minimum=1)
-    width = _arguments.integer("width", width, minimum=1)
-    batch = _arguments.integer("batch", batch, minimum=1)
-    seed = _arguments.integer("seed", seed, minimum=0)
+    depth = arguments.integer("depth", depth, minimum=1)
+    width = arguments.integer("width", width, minimum=1)
+    batch = arguments.integer("batch", batch, minimum=1)
+    seed = arguments.integer("seed", seed, minimum=0)
     transports = tuple(
         _transport(configuration, configuration.depth(depth), width, batch, seed, backend, threads)
         for configuration in CONFIGURATIONS

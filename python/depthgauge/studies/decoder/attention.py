@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from depthgauge.backends import Array, Floats, _norms, _statistics
+from depthgauge._common.arrays import Array, Floats
+from depthgauge.backends.reference import norms, statistics
 from depthgauge.equation import Block
 from depthgauge.studies.decoder.config import DecoderConfig
 
@@ -50,7 +51,7 @@ class Rotation:
 class AttentionTape:
     """What the reverse pass needs; probabilities are made again, so memory is linear in the length."""
 
-    norm: _norms.Normed
+    norm: norms.Normed
     x: Array  # (T, d)
     query: Array  # (H, T, head_dim), turned
     key: Array  # (K, T, head_dim), turned
@@ -73,7 +74,7 @@ class Attention:
     def forward(self, h: Array) -> tuple[Array, float, AttentionTape]:
         """Return the next state, the RMS of the branch's output, and the tape."""
         weights = self._weights
-        norm = _norms.normed("rms", self._norm, h)
+        norm = norms.normed("rms", self._norm, h)
         x = norm.value * weights["gain"]
         query = self._rotation.turn(self._split(x @ weights["query"]))
         key = self._rotation.turn(self._split(x @ weights["key"]))
@@ -84,7 +85,7 @@ class Attention:
             np.matmul(probabilities, value[kv, : rows.stop], out=contexts[head, rows])
         context = _joined(contexts)
         branch = context @ weights["output"]
-        return h + branch, float(_statistics.rms(branch)), AttentionTape(norm, x, query, key, value, context)
+        return h + branch, float(statistics.rms(branch)), AttentionTape(norm, x, query, key, value, context)
 
     def reverse(self, tape: AttentionTape, g: Array, *, gradients: bool) -> tuple[Array, Gradients]:
         """Return the derivative at the state before from `g`, that at the state after, and those of the parameters."""
@@ -115,7 +116,7 @@ class Attention:
             by_part = {part: tape.x.T @ g_part for part, g_part in projected.items()}
             by_part |= {"output": tape.context.T @ g, "gain": np.sum(g_x * tape.norm.value, axis=0)}
             found = {name: by_part[part] for part, name in self._names.items()}
-        return g + _norms.derivative(tape.norm, g_x * weights["gain"]), found
+        return g + norms.derivative(tape.norm, g_x * weights["gain"]), found
 
     def _split(self, columns: Array) -> Array:
         """Return the heads, contiguous slices of columns, as a view of shape (heads, T, head_dim)."""

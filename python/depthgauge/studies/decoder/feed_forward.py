@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from depthgauge.backends import Array
+from depthgauge._common.arrays import Array
 from depthgauge.equation import Block
+from depthgauge.stacks.propagation import Forward, forward, vjp
+from depthgauge.stacks.weights import Weights
 from depthgauge.studies.decoder.attention import Gradients
 from depthgauge.studies.decoder.config import DecoderConfig
-from depthgauge.transport import Forward, forward, vjp
-from depthgauge.weights import Weights
 
 
 class FeedForward:

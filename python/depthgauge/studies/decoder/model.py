@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from depthgauge import _arguments
-from depthgauge._results import Result
-from depthgauge.backends import Array, Floats, Indices, _norms
+from depthgauge._common import arguments
+from depthgauge._common.arrays import Array, Floats, Indices
+from depthgauge._common.results import Result
+from depthgauge.backends.reference import norms
 from depthgauge.equation import Block
 from depthgauge.studies.decoder.attention import Attention, Gradients, Rotation
 from depthgauge.studies.decoder.feed_forward import FeedForward
@@ -93,8 +94,8 @@ def loss_derivative(
     EmptyValidityError, ValueError, TypeError
         As for `observe`.
     """
-    _arguments.instance("parameters", parameters, Parameters).check_layout()
-    gradients = _arguments.flag("gradients", gradients)
+    arguments.instance("parameters", parameters, Parameters).check_layout()
+    gradients = arguments.flag("gradients", gradients)
     inputs, targets = read_sequence(parameters.config, input_ids, target_ids, valid)
     # What leaves the range of float64 is found by its value, not by a warning.
     with np.errstate(all="ignore"):
@@ -135,12 +136,12 @@ def final_loss(
 ) -> tuple[float, Array, Gradients]:
     """Return the mean loss of the last state, its derivative there, and those of the final norm and the embedding."""
     gain, embedding = parameters["final_norm.gain"], parameters["embedding.weight"]
-    norm = _norms.normed("rms", Block(pre_norm="rms", eps=parameters.config.rms_epsilon), h)
+    norm = norms.normed("rms", Block(pre_norm="rms", eps=parameters.config.rms_epsilon), h)
     loss, g_y, g_embedding = mean_cross_entropy(norm.value * gain, embedding, targets, gradients=gradients)
     found: Gradients = {}
     if g_embedding is not None:
         found = {"final_norm.gain": np.sum(g_y * norm.value, axis=0), "embedding.weight": g_embedding}
-    return loss, _norms.derivative(norm, g_y * gain), found
+    return loss, norms.derivative(norm, g_y * gain), found
 
 
 def _forward(steps: Sequence[Step], h: Array) -> tuple[list[Array], list[float], list[Any]]:

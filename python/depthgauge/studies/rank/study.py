@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import depthgauge as dg
-from depthgauge import _arguments
-from depthgauge._collecting import require
+from depthgauge._common import arguments
 from depthgauge.studies.rank.intervals import Finding, mean_and_half
-from depthgauge.sweeps import Path
+from depthgauge.sweeps.dataset import require
+from depthgauge.sweeps.runs import Path
 
 if TYPE_CHECKING:
     import xarray
@@ -181,23 +181,23 @@ def run_study(
     ImportError
         If an optional package is missing (extra ``studies``).
     """
-    _arguments.instance("study", study, Study)
+    arguments.instance("study", study, Study)
     check_packages([study])
     started = time.perf_counter()
-    count = _arguments.integer("seeds", (QUICK_SEEDS if quick else study.seeds) if seeds is None else seeds, minimum=1)
-    features = _arguments.integer(
+    count = arguments.integer("seeds", (QUICK_SEEDS if quick else study.seeds) if seeds is None else seeds, minimum=1)
+    features = arguments.integer(
         "width", (min(QUICK_WIDTH, study.width) if quick else study.width) if width is None else width, minimum=2
     )
     if depths is None:
         layers = study.quick_depths if quick else study.depths
     else:
         layers = tuple(
-            sorted({_arguments.integer(f"depths[{at}]", depth, minimum=1) for at, depth in enumerate(depths)})
+            sorted({arguments.integer(f"depths[{at}]", depth, minimum=1) for at, depth in enumerate(depths)})
         )
         if not layers:
             raise ValueError("depths is empty; give at least one number of blocks")
     results: dict[str, xarray.Dataset] = {}
-    executor = ThreadPoolExecutor(_arguments.thread_count(threads))
+    executor = ThreadPoolExecutor(arguments.thread_count(threads))
     try:
         for name, part in study.parts(layers, quick).items():
             whole = {f"{dim}s": [tuple(labels)] for dim, labels in part.whole.items()}

@@ -1,0 +1,1 @@
+"""What all areas share: checks of arguments, reading of arrays, and results."""

@@ -1,0 +1,162 @@
+"""The Jacobian of a stack at one example as a linear operator: products with it, without the matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from depthgauge._common.arrays import Array, float_array, require_dtype
+from depthgauge._common.results import shaped
+from depthgauge.equation import Block
+from depthgauge.stacks.binding import AnyWeights, check_kinds
+from depthgauge.stacks.propagation import forward, jvp, vjp
+
+# Kernels work on examples side by side, so vectors go through as those of copies of the one example: of so many,
+# whichever holds them, and beyond the larger one as probes.
+_FEW, _MANY = 16, 64
+
+
+class JacobianOperator:
+    """The Jacobian at one example as a linear operator, from `jacobian_operator`.
+
+    It has what `estimate_spread` and SciPy's ``aslinearoperator`` look for.  Vectors are columns, and so is what the
+    four products return, in the operator's dtype.
+
+    Attributes
+    ----------
+    shape : (int, int)
+        (d, d): features of the output, features of the input.
+    dtype : dtype
+        That of the weights, and of all vectors.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        weights: AnyWeights,
+        example: Array,
+        *,
+        backend: str | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.shape = (weights.width, weights.width)
+        self.dtype = weights.dtype
+        self._example, self._threads = example.copy(), threads
+        few = forward(block, weights, np.repeat(example, _FEW, axis=0), backend=backend, threads=threads)
+        if few.output.ndim != 2:
+            raise ValueError(
+                f"jacobian_operator takes one stack, but the weights have replicate axes {few.output.shape[:-2]}; make "
+                "an operator for each replicate"
+            )
+        self._forwards = {_FEW: few}
+
+    def matmat(self, X: npt.ArrayLike) -> Array:
+        """Return ``J @ X`` for `X` of shape (d, p), in that shape."""
+        return self._product(self._columns("X", X), transposed=False)
+
+    def rmatmat(self, Y: npt.ArrayLike) -> Array:
+        """Return ``J.T @ Y`` for `Y` of shape (d, p), in that shape."""
+        return self._product(self._columns("Y", Y), transposed=True)
+
+    def matvec(self, x: npt.ArrayLike) -> Array:
+        """Return ``J @ x`` for `x` of shape (d,) or (d, 1), in that shape."""
+        vector = self._vector("x", x)
+        return shaped(self._product(vector.reshape(-1, 1), transposed=False), vector.shape)
+
+    def rmatvec(self, y: npt.ArrayLike) -> Array:
+        """Return ``J.T @ y`` for `y` of shape (d,) or (d, 1), in that shape."""
+        vector = self._vector("y", y)
+        return shaped(self._product(vector.reshape(-1, 1), transposed=True), vector.shape)
+
+    def _columns(self, name: str, value: npt.ArrayLike) -> Array:
+        array = float_array(name, value)
+        require_dtype(name, array, self.dtype, "the operator")
+        if array.ndim != 2 or len(array) != self.shape[0]:
+            raise ValueError(f"{name} must have shape ({self.shape[0]}, p), vectors as columns; got {array.shape}")
+        return array
+
+    def _vector(self, name: str, value: npt.ArrayLike) -> Array:
+        array = float_array(name, value)
+        require_dtype(name, array, self.dtype, "the operator")
+        width = self.shape[0]
+        if array.shape not in ((width,), (width, 1)):
+            raise ValueError(f"{name} must have shape ({width},) or ({width}, 1); got {array.shape}")
+        return array
+
+    def _product(self, columns: Array, *, transposed: bool) -> Array:
+        width, count = columns.shape
+        copies = _FEW if count <= _FEW else _MANY
+        if copies not in self._forwards:
+            few = self._forwards[_FEW]
+            x = np.repeat(self._example, copies, axis=0)
+            self._forwards[copies] = forward(few.block, few.weights, x, backend=few.backend, threads=self._threads)
+        at = self._forwards[copies]
+        probes = -(-count // copies)
+        vectors: Array = np.zeros((probes * copies, width), self.dtype)
+        vectors[:count] = columns.T
+        vectors = vectors.reshape(probes, copies, width)
+        if transposed:
+            images = vjp(at.block, at.weights, at, vectors, threads=self._threads).input_gradient
+        else:
+            images = jvp(at.block, at.weights, at, vectors, threads=self._threads).output
+        return np.array(images.reshape(probes * copies, width)[:count].T, order="C")
+
+    def __repr__(self) -> str:
+        return f"JacobianOperator(shape={self.shape}, dtype={self.dtype}, depth={self._forwards[_FEW].weights.depth})"
+
+
+def jacobian_operator(
+    block: Block, weights: AnyWeights, x: npt.ArrayLike, *, backend: str | None = None, threads: int | None = None
+) -> JacobianOperator:
+    """Return the Jacobian of a stack at one example as a linear operator, for widths too large to hold it.
+
+    The states are computed and kept once; then a product with p vectors costs as much as a JVP or VJP of p examples.
+
+    Parameters
+    ----------
+    block : Block
+        The equation of a block.
+    weights : Weights
+        The weights of L blocks of width d, without replicate axes.
+    x : array_like, shape (d,) or (1, d)
+        The example, in the dtype of the weights.
+    backend : {"native", "reference"}, optional
+        None means the environment's ``DEPTHGAUGE_BACKEND``, or native.
+    threads : int, optional
+        None means the environment's ``DEPTHGAUGE_NUM_THREADS``, or the CPUs this process may use; no more than those
+        are used.
+
+    Returns
+    -------
+    JacobianOperator
+        Of shape (d, d), for `estimate_spread` and, by ``aslinearoperator``, for SciPy's iterative methods.
+
+    Raises
+    ------
+    TypeError
+        If a dtype is not float32 or float64, dtypes differ, or an argument is of the wrong kind.
+    ValueError
+        If `x` is not one example, the weights have replicate axes, or they lack what the branch needs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import depthgauge as dg
+    >>> block = dg.Block(branch_scale=0.1)
+    >>> weights = dg.initialize(block, 24, 128, rng=np.random.default_rng(0))
+    >>> operator = dg.jacobian_operator(block, weights, np.ones(128))
+    >>> operator
+    JacobianOperator(shape=(128, 128), dtype=float64, depth=24)
+    >>> round(float(dg.estimate_spread(operator).effective_rank))
+    125
+    """
+    check_kinds(block, weights)
+    example = float_array("x", x)
+    require_dtype("x", example, weights.dtype, "weights")
+    width = weights.width
+    if example.shape not in ((width,), (1, width)):
+        raise ValueError(
+            f"x must be one example, shape ({width},) or (1, {width}); got {example.shape}; make an operator for each "
+            "example and replicate"
+        )
+    return JacobianOperator(block, weights, example.reshape(1, width), backend=backend, threads=threads)
