@@ -5,7 +5,8 @@
 
 #include "bind/bind.hpp"
 #include "bind/call.hpp"
-#include "bind/stack_arrays.hpp"
+#include "bind/bound_stack.hpp"
+#include "bind/bound_tape.hpp"
 #include "jacobian/graded_walk.hpp"
 #include "jacobian/walk.hpp"
 #include "jacobian/walks.hpp"
@@ -35,23 +36,23 @@ GradedWalk<T>* make_graded_walk(const std::string& target, int64_t width, int64_
 }
 
 template <class T, template <class> class W>
-void advance(W<T>& walk, const py::dict& problem, const py::dict& tape, int64_t first, int64_t blocks,
+void advance(W<T>& walk, const BoundStack<T>& bound, const BoundTape<T>& tape, int64_t first, int64_t blocks,
              const std::string& target, int threads) {
-  const stack::Stack<T> stack = read_stack<T>(problem);
-  const stack::TapeArrays<T> arrays = read_tape(stack, tape, false);
+  const stack::Stack<T> stack = bound.with_examples(tape.examples());
+  const stack::TapeArrays<T>& arrays = tape.of(stack);
   run_released(target, threads,
                [&](const Resources& resources) { walk.advance(stack, arrays, first, blocks, resources); });
 }
 
-// Walks, the problems of their stacks and their states, (replicates, examples, width) each, which move on with them.
+// Walks, their stacks and their states, (replicates, examples, width) each, which move on with them.
 template <class T>
-void advance_walks(const py::list& walks, const py::list& problems, const py::list& states, int64_t first,
-                   int64_t blocks, const std::string& target, int threads) {
-  if (problems.size() != walks.size() || states.size() != walks.size())
-    throw std::invalid_argument("there must be a problem and states for each walk");
+void advance_walks(const py::list& walks, const py::list& stacks, int64_t examples, const py::list& states,
+                   int64_t first, int64_t blocks, const std::string& target, int threads) {
+  if (stacks.size() != walks.size() || states.size() != walks.size() || examples < 0)
+    throw std::invalid_argument("there must be a stack and states for each walk");
   std::vector<jacobian::Traveler<T>> travelers;
   for (size_t i = 0; i < walks.size(); ++i) {
-    const stack::Stack<T> stack = read_stack<T>(problems[i].cast<py::dict>());
+    const stack::Stack<T> stack = stacks[i].cast<const BoundStack<T>&>().with_examples(examples);
     const int64_t size = stack.replicates * stack.examples * stack.equation.width;
     travelers.push_back(
         {walks[i].cast<Walk<T>*>(), stack, data_of<T>(states[i].cast<py::array>(), "states", size, true)});

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "bind/bind.hpp"
+#include "bind/bound_stack.hpp"
+#include "bind/bound_tape.hpp"
 #include "bind/call.hpp"
-#include "bind/stack_arrays.hpp"
 
 namespace py = pybind11;
 
@@ -16,110 +17,184 @@ namespace depthgauge {
 namespace {
 
 using namespace stack;
+using Axes = std::vector<py::ssize_t>;
 
-std::vector<double> read_quantiles(const py::dict& results) {
-  if (!results.contains("quantiles")) return {};
-  auto levels = results["quantiles"].cast<std::vector<double>>();
+Axes with(Axes axes, std::initializer_list<int64_t> more) {
+  axes.insert(axes.end(), more.begin(), more.end());
+  return axes;
+}
+
+// Makes an array of results, puts it under its name, and returns its data.
+template <class U>
+U* add(py::dict& results, const char* name, const Axes& axes) {
+  py::array_t<U> made(axes);
+  results[name] = made;
+  return made.mutable_data();
+}
+
+template <class U>
+U* add_filled(py::dict& results, const char* name, const Axes& axes, U value) {
+  U* const data = add<U>(results, name, axes);
+  std::fill_n(data, static_cast<py::array>(results[name]).size(), value);
+  return data;
+}
+
+void check_quantiles(const std::vector<double>& levels) {
   if (!std::all_of(levels.begin(), levels.end(), [](double q) { return q >= 0 && q <= 1; }))
     throw std::invalid_argument("quantiles must lie in [0, 1]");
-  return levels;
 }
 
-// Returns the tape, if states are to be kept.
+// Statistics of every state or block, as the lists in `stack` name them.
+#define DG_ADD(name, type, of) out.name = add<type>(results, #name, with(leading, {of##s}));
+
+// Returns results by name, and the tape, if states are to be kept.
 template <class T>
-py::object run_forward(const py::dict& problem, const py::array& x, const py::array& x_of, const std::string& keep,
-                       const py::dict& results, const std::string& target, int threads) {
-  const Stack<T> stack = read_stack<T>(problem);
-  const int64_t R = stack.replicates, L = stack.depth, B = stack.examples, d = stack.equation.width;
-  const int64_t inputs = x.ndim() == 3 ? x.shape(0) : 0;
+py::tuple run_forward(const BoundStack<T>& bound, const py::array& x, const py::array& x_of, const std::string& keep,
+                      const std::vector<double>& quantiles, bool cosine, const std::string& target, int threads) {
+  if (x.ndim() != 3) throw std::invalid_argument("x must have axes (inputs, examples, features)");
+  const Stack<T> stack = bound.with_examples(x.shape(1));
+  const int64_t inputs = x.shape(0), R = stack.replicates, B = stack.examples, d = stack.equation.width;
   const Rows<T> rows = read_rows<T>(x, {inputs, B, d}, "x");
-  const int64_t* from = data_of<int64_t>(x_of, "x_of", R, false);
+  const int64_t* const from = data_of<int64_t>(x_of, "x_of", R, false);
   check_indices(from, R, inputs, "x_of");
+  check_quantiles(quantiles);
   if (keep != "states" && keep != "activations" && keep != "nothing")
     throw std::invalid_argument("keep='" + keep + "' is unknown to the native backend");
-  const py::object tape = keep == "nothing" ? py::object(py::none()) : new_tape(stack, keep == "activations");
-  const TapeArrays<T> arrays = tape.is_none() ? TapeArrays<T>{} : read_tape(stack, tape.cast<py::dict>(), true);
+
+  py::dict results;
   ForwardResults<T> out{};
-  out.quantiles = read_quantiles(results);
-  const auto Q = static_cast<int64_t>(out.quantiles.size());
-  out.output = needed<T>(results, "output", R * B * d, true);
-  out.rms = needed<double>(results, "rms", R * (L + 1), true);
-  out.max_abs = needed<double>(results, "max_abs", R * (L + 1), true);
-  out.batch_mean_norm = needed<double>(results, "batch_mean_norm", R * (L + 1), true);
-  out.nonfinite = needed<int64_t>(results, "nonfinite", R * (L + 1), true);
-  out.branch_rms = needed<double>(results, "branch_rms", R * L, true);
-  out.live_fraction = needed<double>(results, "live_fraction", R * L, true);
-  out.dead_units = needed<double>(results, "dead_units", R * L, true);
-  out.saturation = needed<double>(results, "saturation", R * L, true);
+  const Axes& leading = bound.replicate_axes();
+  const int64_t blocks = stack.depth, states = blocks + 1, Q = static_cast<int64_t>(quantiles.size());
+  out.output = add<T>(results, "output", with(leading, {B, d}));
+  DG_FORWARD_STATISTICS(DG_ADD)
+  out.quantiles = quantiles;
+  for (const char* absent : {"state_quantiles", "derivative_quantiles", "cosine"}) results[absent] = py::none();
   if (Q) {
-    out.state_quantiles = needed<double>(results, "state_quantiles", R * (L + 1) * Q, true);
-    out.derivative_quantiles = needed<double>(results, "derivative_quantiles", R * L * Q, true);
+    out.state_quantiles = add<double>(results, "state_quantiles", with(leading, {states, Q}));
+    out.derivative_quantiles = add<double>(results, "derivative_quantiles", with(leading, {blocks, Q}));
   }
-  out.cosine = entry<double>(results, "cosine", R * (L + 1), true);
+  if (cosine) out.cosine = add<double>(results, "cosine", with(leading, {states}));
+
+  py::object tape = py::none();
+  TapeArrays<T> arrays;
+  if (keep != "nothing") {
+    tape = py::cast(new BoundTape<T>(stack, keep == "activations"), py::return_value_policy::take_ownership);
+    arrays = tape.cast<const BoundTape<T>&>().of(stack);
+  }
   run_released(target, threads,
                [&](const Resources& resources) { forward(stack, rows, from, arrays, out, resources); });
-  return tape;
+  return py::make_tuple(results, tape);
 }
 
+// Cotangents or tangents of P probes, given with all their leading axes and flat, (P, R, B, d).
 template <class T>
-void run_reverse(const py::dict& problem, const py::dict& tape, const py::array& cotangent, const py::dict& results,
-                 const std::string& target, int threads) {
-  const Stack<T> stack = read_stack<T>(problem);
-  const int64_t R = stack.replicates, L = stack.depth, B = stack.examples, d = stack.equation.width;
-  const int64_t P = cotangent.ndim() == 4 ? cotangent.shape(0) : 0;
-  const Rows<T> rows = read_rows<T>(cotangent, {P, R, B, d}, "cotangent");
-  const TapeArrays<T> arrays = read_tape(stack, tape, false);
-  ReverseResults<T> out{};
-  out.quantiles = read_quantiles(results);
-  out.input_gradient = needed<T>(results, "input_gradient", P * R * B * d, true);
-  out.rms = needed<double>(results, "rms", P * R * (L + 1), true);
-  out.max_abs = needed<double>(results, "max_abs", P * R * (L + 1), true);
-  out.nonfinite = needed<int64_t>(results, "nonfinite", P * R * (L + 1), true);
-  if (!out.quantiles.empty())
-    out.gradient_quantiles = needed<double>(results, "gradient_quantiles",
-                                            P * R * (L + 1) * static_cast<int64_t>(out.quantiles.size()), true);
-  out.only_rms = results.contains("weight_rms");
-  out.weight_gradients = out.only_rms || results.contains("weights");
-  if (out.weight_gradients) {
-    if (P != 1) throw std::invalid_argument("weight gradients take one probe");
-    const py::dict arrays_of = results[out.only_rms ? "weight_rms" : "weights"];
-    for (int field = 0; field < kFields; ++field) {
-      if (!stack.fields[field].data) continue;
-      if (out.only_rms)
-        out.weight_rms[field] = needed<double>(arrays_of, kFieldNames[field], R * L, true);
-      else
-        out.weights[field] =
-            needed<T>(arrays_of, kFieldNames[field], stack.sets * L * stack.field_size(field), true);
-    }
-    if (!out.only_rms) {
-      out.branch_scale = needed<double>(results, "branch_scale", R * L, true);
-      out.skip_scale = needed<double>(results, "skip_scale", R * L, true);
-    }
+struct Vectors {
+  Vectors(const BoundStack<T>& bound, const BoundTape<T>& tape, const Axes& axes, const py::array& flat, const char* what)
+      : stack(bound.with_examples(tape.examples())),
+        tape(tape.of(stack)),
+        probes(flat.ndim() == 4 ? flat.shape(0) : 0),
+        rows(read_rows<T>(flat, {probes, stack.replicates, stack.examples, stack.equation.width}, what)),
+        leading(axes) {
+    int64_t size = 1;
+    for (const py::ssize_t axis : axes) size *= axis;
+    if (size != probes * stack.replicates) throw std::invalid_argument("the leading axes do not fit the vectors");
   }
-  run_released(target, threads,
-               [&](const Resources& resources) { reverse(stack, arrays, P, rows, out, resources); });
+  const Stack<T> stack;
+  const TapeArrays<T>& tape;
+  const int64_t probes;
+  const Rows<T> rows;
+  const Axes& leading;
+};
+
+// What no example reaches stays as it is made here: gradients of 0, whose root mean square is 0, and of nothing NaN.
+template <class T>
+void add_weight_gradients(const BoundStack<T>& bound, const Stack<T>& stack, bool only_rms, py::dict& results,
+                          ReverseResults<T>& out) {
+  const Axes at_blocks = with(bound.replicate_axes(), {stack.depth});
+  const bool reached = stack.replicates * stack.examples > 0;
+  py::dict by_field;
+  for (const int field : bound.fields()) {
+    const char* const name = kFieldNames[field];
+    if (only_rms) {
+      const double nothing = stack.field_size(field) ? 0.0 : std::nan("");
+      out.weight_rms[field] = add_filled(by_field, name, at_blocks, nothing);
+      continue;
+    }
+    py::tuple shape(py::cast(bound.field_axes(field)));
+    const py::array made = empty(py::make_tuple(stack.sets) + shape, py::dtype::of<T>());
+    by_field[name] = made;
+    out.weights[field] = static_cast<T*>(const_cast<void*>(made.data()));
+    if (!reached) std::fill_n(out.weights[field], made.size(), T(0));
+  }
+  results[only_rms ? "weight_rms" : "weights"] = by_field;
+  if (only_rms) return;
+  out.branch_scale = add_filled(results, "branch_scale", at_blocks, 0.0);
+  out.skip_scale = add_filled(results, "skip_scale", at_blocks, 0.0);
 }
 
+// `gradients` says which weight gradients are wanted: "none", "all" or "rms".
 template <class T>
-void run_tangent(const py::dict& problem, const py::dict& tape, const py::array& vectors, const py::dict& results,
+py::dict run_vjp(const BoundStack<T>& bound, const BoundTape<T>& tape, const Axes& axes, const py::array& cotangent,
+                 const std::string& gradients, const std::vector<double>& quantiles, const std::string& target,
+                 int threads) {
+  const Vectors<T> given(bound, tape, axes, cotangent, "cotangent");
+  const Stack<T>& stack = given.stack;
+  const Axes& leading = given.leading;
+  check_quantiles(quantiles);
+  if (gradients != "none" && gradients != "all" && gradients != "rms")
+    throw std::invalid_argument("gradients='" + gradients + "' is unknown to the native backend");
+  if (gradients != "none" && given.probes != 1) throw std::invalid_argument("weight gradients take one probe");
+
+  py::dict results;
+  ReverseResults<T> out{};
+  const int64_t states = stack.depth + 1;
+  out.input_gradient = add<T>(results, "input_gradient", with(leading, {stack.examples, stack.equation.width}));
+  DG_VJP_STATISTICS(DG_ADD)
+  out.quantiles = quantiles;
+  for (const char* absent : {"gradient_quantiles", "weights", "weight_rms", "branch_scale", "skip_scale"})
+    results[absent] = py::none();
+  if (!quantiles.empty())
+    out.gradient_quantiles = add<double>(results, "gradient_quantiles",
+                                         with(leading, {states, static_cast<int64_t>(quantiles.size())}));
+  out.weight_gradients = gradients != "none";
+  out.only_rms = gradients == "rms";
+  if (out.weight_gradients) add_weight_gradients(bound, stack, out.only_rms, results, out);
+  run_released(target, threads, [&](const Resources& resources) {
+    reverse(stack, given.tape, given.probes, given.rows, out, resources);
+  });
+  return results;
+}
+#undef DG_ADD
+
+template <class T>
+py::dict run_jvp(const BoundStack<T>& bound, const BoundTape<T>& tape, const Axes& axes, const py::array& vectors,
                  const std::string& target, int threads) {
-  const Stack<T> stack = read_stack<T>(problem);
-  const int64_t R = stack.replicates, B = stack.examples, d = stack.equation.width;
-  const int64_t P = vectors.ndim() == 4 ? vectors.shape(0) : 0;
-  const Rows<T> rows = read_rows<T>(vectors, {P, R, B, d}, "tangent");
-  const TapeArrays<T> arrays = read_tape(stack, tape, false);
+  const Vectors<T> given(bound, tape, axes, vectors, "tangent");
+  py::dict results;
   TangentResults<T> out{};
-  out.output = needed<T>(results, "output", P * R * B * d, true);
-  out.rms = needed<double>(results, "rms", P * R * (stack.depth + 1), true);
-  run_released(target, threads,
-               [&](const Resources& resources) { tangent(stack, arrays, P, rows, out, resources); });
+  out.output = add<T>(results, "output", with(axes, {given.stack.examples, given.stack.equation.width}));
+  out.rms = add<double>(results, "rms", with(axes, {given.stack.depth + 1}));
+  run_released(target, threads, [&](const Resources& resources) {
+    tangent(given.stack, given.tape, given.probes, given.rows, out, resources);
+  });
+  return results;
 }
 
 template <class T>
 void bind_precision(py::module_& m, const std::string& suffix) {
-  m.def(("forward_" + suffix).c_str(), &run_forward<T>);
-  m.def(("reverse_" + suffix).c_str(), &run_reverse<T>);
-  m.def(("tangent_" + suffix).c_str(), &run_tangent<T>);
+  py::class_<BoundStack<T>>(m, ("Stack_" + suffix).c_str())
+      .def(py::init<const py::object&, int64_t, int64_t, int64_t, const py::tuple&, const py::array&, int64_t,
+                    const py::array&, const py::array&, const py::dict&>(),
+           py::arg("block"), py::arg("depth"), py::arg("width"), py::arg("hidden"), py::arg("replicates"),
+           py::arg("set_of"), py::arg("sets"), py::arg("branch_scale"), py::arg("skip_scale"), py::arg("parameters"))
+      .def("forward", &run_forward<T>, py::pos_only())
+      .def("vjp", &run_vjp<T>, py::pos_only())
+      .def("jvp", &run_jvp<T>, py::pos_only());
+  py::class_<BoundTape<T>>(m, ("Tape_" + suffix).c_str())
+      .def_property_readonly("nbytes", &BoundTape<T>::nbytes)
+      .def("states", &BoundTape<T>::states)
+      .def(py::pickle([](const BoundTape<T>& tape) { return tape.to_state(); },
+                      [](const py::tuple& state) { return BoundTape<T>(state); }));
 }
 
 }  // namespace

@@ -71,13 +71,27 @@ struct TapeSizes {
 template <class T>
 TapeSizes tape_sizes(const Stack<T>& stack);
 
+// What a pass measures of every state (depth + 1 values a replicate) or block (depth): X(name, type, of).
+#define DG_FORWARD_STATISTICS(X)      \
+  X(rms, double, state)               \
+  X(max_abs, double, state)           \
+  X(batch_mean_norm, double, state)   \
+  X(nonfinite, int64_t, state)        \
+  X(branch_rms, double, block)        \
+  X(live_fraction, double, block)     \
+  X(dead_units, double, block)        \
+  X(saturation, double, block)
+#define DG_VJP_STATISTICS(X) \
+  X(rms, double, state)      \
+  X(max_abs, double, state)  \
+  X(nonfinite, int64_t, state)
+#define DG_POINTER(name, type, of) type* name;
+
 // Results are [replicate][...]; null where not wanted.
 template <class T>
 struct ForwardResults {
   T* output;
-  double *rms, *max_abs, *batch_mean_norm;
-  int64_t* nonfinite;
-  double *branch_rms, *live_fraction, *dead_units, *saturation;
+  DG_FORWARD_STATISTICS(DG_POINTER)
   std::vector<double> quantiles;
   double *state_quantiles, *derivative_quantiles, *cosine;
 };
@@ -86,8 +100,7 @@ struct ForwardResults {
 template <class T>
 struct ReverseResults {
   T* input_gradient;
-  double *rms, *max_abs;
-  int64_t* nonfinite;
+  DG_VJP_STATISTICS(DG_POINTER)
   std::vector<double> quantiles;
   double* gradient_quantiles;
   // Weight gradients, [set][layer][...] by field, or their root mean squares, [replicate][layer].
@@ -97,6 +110,7 @@ struct ReverseResults {
   double* weight_rms[kFields];
   double *branch_scale, *skip_scale;
 };
+#undef DG_POINTER
 
 template <class T>
 struct TangentResults {

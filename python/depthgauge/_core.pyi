@@ -1,3 +1,4 @@
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,24 +15,101 @@ def build_info() -> _Dict: ...
 def choose_target(forced: str, /) -> str: ...
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], /) -> npt.NDArray[Any]: ...
 def multiply_adds(single: bool, threads: int, target: str = "") -> float: ...
-def forward_float32(
-    problem: _Dict, x: _Array, x_of: _Indices, keep: str, results: _Dict, target: str, threads: int, /
-) -> dict[str, _Array] | None: ...
-def forward_float64(
-    problem: _Dict, x: _Array, x_of: _Indices, keep: str, results: _Dict, target: str, threads: int, /
-) -> dict[str, _Array] | None: ...
-def reverse_float32(
-    problem: _Dict, tape: _Dict, cotangent: _Array, results: _Dict, target: str, threads: int, /
-) -> None: ...
-def reverse_float64(
-    problem: _Dict, tape: _Dict, cotangent: _Array, results: _Dict, target: str, threads: int, /
-) -> None: ...
-def tangent_float32(
-    problem: _Dict, tape: _Dict, tangent: _Array, results: _Dict, target: str, threads: int, /
-) -> None: ...
-def tangent_float64(
-    problem: _Dict, tape: _Dict, tangent: _Array, results: _Dict, target: str, threads: int, /
-) -> None: ...
+
+class Stack_float32:
+    def __init__(
+        self,
+        block: object,
+        depth: int,
+        width: int,
+        hidden: int,
+        replicates: tuple[int, ...],
+        set_of: _Indices,
+        sets: int,
+        branch_scale: _Array,
+        skip_scale: _Array,
+        parameters: Mapping[str, tuple[_Array, _Indices]],
+    ) -> None: ...
+    def forward(
+        self,
+        x: _Array,
+        x_of: _Indices,
+        keep: str,
+        quantiles: Sequence[float],
+        cosine: bool,
+        target: str,
+        threads: int,
+        /,
+    ) -> tuple[_Dict, Tape_float32 | None]: ...
+    def vjp(
+        self,
+        tape: Tape_float32,
+        leading: Sequence[int],
+        cotangent: _Array,
+        gradients: str,
+        quantiles: Sequence[float],
+        target: str,
+        threads: int,
+        /,
+    ) -> _Dict: ...
+    def jvp(
+        self, tape: Tape_float32, leading: Sequence[int], tangent: _Array, target: str, threads: int, /
+    ) -> _Dict: ...
+
+class Tape_float32:
+    @property
+    def nbytes(self) -> int: ...
+    def states(self) -> _Array: ...
+    def __getstate__(self) -> tuple[Any, ...]: ...
+    def __setstate__(self, state: tuple[Any, ...], /) -> None: ...
+
+class Stack_float64:
+    def __init__(
+        self,
+        block: object,
+        depth: int,
+        width: int,
+        hidden: int,
+        replicates: tuple[int, ...],
+        set_of: _Indices,
+        sets: int,
+        branch_scale: _Array,
+        skip_scale: _Array,
+        parameters: Mapping[str, tuple[_Array, _Indices]],
+    ) -> None: ...
+    def forward(
+        self,
+        x: _Array,
+        x_of: _Indices,
+        keep: str,
+        quantiles: Sequence[float],
+        cosine: bool,
+        target: str,
+        threads: int,
+        /,
+    ) -> tuple[_Dict, Tape_float64 | None]: ...
+    def vjp(
+        self,
+        tape: Tape_float64,
+        leading: Sequence[int],
+        cotangent: _Array,
+        gradients: str,
+        quantiles: Sequence[float],
+        target: str,
+        threads: int,
+        /,
+    ) -> _Dict: ...
+    def jvp(
+        self, tape: Tape_float64, leading: Sequence[int], tangent: _Array, target: str, threads: int, /
+    ) -> _Dict: ...
+
+class Tape_float64:
+    @property
+    def nbytes(self) -> int: ...
+    def states(self) -> _Array: ...
+    def __getstate__(self) -> tuple[Any, ...]: ...
+    def __setstate__(self, state: tuple[Any, ...], /) -> None: ...
+
 def singular_values_float32(
     a: _Array, values: _Array, exponent: _Indices, converged: _Flags, target: str, threads: int, /
 ) -> None: ...

@@ -26,9 +26,9 @@ GENERATED = [init for init in INITIALIZERS if init != "orthogonal"]
 
 
 @pytest.fixture(params=[1, 2000, 32 << 20], ids=["a-layer", "some-layers", "all-layers"])
-def _stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches of one layer, of a few, and of all."""
-    monkeypatch.setattr(segments, "_STRETCH_BYTES", request.param)
+def _segment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of one layer, of a few, and of all."""
+    monkeypatch.setattr(segments, "_SEGMENT_BYTES", request.param)
 
 
 def generated(block: dg.Block, depth: int = 5, width: int = 6, hidden: int = 7, **options: Any) -> dg.GeneratedWeights:
@@ -64,7 +64,7 @@ def assert_same_results(block: dg.Block, weights: dg.GeneratedWeights, of_x: Sha
         assert found[0][name].flags.c_contiguous, name
 
 
-@pytest.mark.usefixtures("_stretch")
+@pytest.mark.usefixtures("_segment")
 @pytest.mark.parametrize("seed", [3, (4, 2**64 - 1, 3)], ids=["one", "three"])
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_results_are_those_of_the_stored_weights(branch: str, seed: Any, backend: str, dtype: np.dtype[Any]) -> None:
@@ -84,14 +84,14 @@ def test_empty_axes(
 ) -> None:
     weights = generated(MLP, depth, width, hidden, seed=seed)
     assert_same_results(MLP, weights, (), backend, 0)
-    monkeypatch.setattr(segments, "_STRETCH_BYTES", 1)
+    monkeypatch.setattr(segments, "_SEGMENT_BYTES", 1)
     assert_same_results(MLP, weights, (), backend, 1)
 
 
-@pytest.mark.usefixtures("_stretch")
+@pytest.mark.usefixtures("_segment")
 @pytest.mark.parametrize("extreme", [np.nan, np.inf, 1e-300])
 def test_extreme_examples(extreme: float, backend: str) -> None:
-    """The moments that a stretch passes on are those of the state, whatever it holds."""
+    """The moments that a segment passes on are those of the state, whatever it holds."""
     weights = generated(MLP, depth=6)
     x = np.random.default_rng(0).standard_normal((5, 6))
     x[1] *= extreme
@@ -156,7 +156,7 @@ def test_backends_and_threads_make_the_same_weights(dtype: np.dtype[Any]) -> Non
 
 
 def test_a_forward_pickles_and_its_weights_are_known_by_value(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_STRETCH_BYTES", 1500)
+    monkeypatch.setattr(segments, "_SEGMENT_BYTES", 1500)
     weights, x = generated(MLP), np.ones((3, 6))
     fwd = dg.forward(MLP, weights, x, backend=backend)
     there = pickle.loads(pickle.dumps(fwd))
@@ -280,7 +280,7 @@ def test_weights_that_do_not_fit_are_refused() -> None:
 
 
 def test_memory_does_not_grow_with_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_STRETCH_BYTES", 1 << 20)
+    monkeypatch.setattr(segments, "_SEGMENT_BYTES", 1 << 20)
     x = np.ones((2, 64))
     peaks = []
     for depth in (20, 400):

@@ -1,12 +1,10 @@
-"""The C++ backend: fused kernels, whose results are allocated here."""
+"""The C++ backend: fused kernels on stacks that are bound once."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -14,37 +12,7 @@ import numpy.typing as npt
 
 from depthgauge import _core
 from depthgauge._common.arrays import Array, Floats, Indices
-from depthgauge.backends.protocol import (
-    BackwardArrays,
-    ForwardArrays,
-    Keep,
-    SingularArrays,
-    Stack,
-    TangentArrays,
-    flat_vectors,
-)
-
-# The kernels hold a group of examples, a cache line wide, side by side.
-_LINE = 64
-
-
-@dataclass(frozen=True, eq=False)
-class Tape:
-    """What the kernels keep of a forward pass.
-
-    `arrays` are flat and aligned to cache lines; "states" is [replicate][layer][group][feature][example of the
-    group], and the same on every instruction set.  `shape` is (R, L+1, B, d).
-    """
-
-    arrays: dict[str, Array]
-    shape: tuple[int, int, int, int]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        arrays = {name: _aligned(array.size, array.dtype) for name, array in state["arrays"].items()}
-        for name, array in state["arrays"].items():
-            arrays[name][:] = array
-        object.__setattr__(self, "arrays", arrays)
-        object.__setattr__(self, "shape", state["shape"])
+from depthgauge.backends.protocol import Keep, Results, SingularArrays, Stack, flat_vectors
 
 
 def forward(
@@ -56,43 +24,15 @@ def forward(
     quantiles: tuple[float, ...],
     cosine: bool,
     threads: int,
-) -> ForwardArrays:
+) -> tuple[Results, Any]:
     """Push `x`, shape (X, B, d), through the stack."""
-    batch, width = x.shape[1:]
-    at_states, at_blocks = (*stack.replicates, stack.depth + 1), (*stack.replicates, stack.depth)
-    results: dict[str, Any] = {
-        "output": np.empty((*stack.replicates, batch, width), stack.dtype),
-        "rms": np.empty(at_states),
-        "max_abs": np.empty(at_states),
-        "batch_mean_norm": np.empty(at_states),
-        "nonfinite": np.empty(at_states, np.int64),
-        "branch_rms": np.empty(at_blocks),
-        "live_fraction": np.empty(at_blocks),
-        "dead_units": np.empty(at_blocks),
-        "saturation": np.empty(at_blocks),
-        "state_quantiles": np.empty((*at_states, len(quantiles))) if quantiles else None,
-        "derivative_quantiles": np.empty((*at_blocks, len(quantiles))) if quantiles else None,
-        "cosine": np.empty(at_states) if cosine else None,
-    }
-    kept = _function("forward", stack)(
-        _problem(stack, batch), x, x_of, keep, results | {"quantiles": quantiles}, _target(), threads
-    )
-    tape = None if kept is None else Tape(kept, (len(x_of), stack.depth + 1, batch, width))
-    return ForwardArrays(**results, tape=tape)
+    found: tuple[Results, Any] = _bound(stack).forward(x, x_of, keep, quantiles, cosine, _target(), threads)
+    return found
 
 
 def states(tape: Any) -> Array:
     """Return the states on a tape, shape (R, L+1, B, d)."""
-    flat = tape.arrays["states"]
-    lanes = _LINE // flat.itemsize
-    replicates, layers, batch, width = tape.shape
-    groups = -(-batch // lanes)
-    grouped = flat.reshape(replicates, layers, groups, width, lanes)
-    rows = _core.empty(tape.shape, flat.dtype)
-    for group in range(groups):
-        first = group * lanes
-        part = rows[:, :, first : first + lanes]
-        part[...] = np.swapaxes(grouped[:, :, group, :, : part.shape[2]], -1, -2)
+    rows: Array = tape.states()
     return rows
 
 
@@ -104,54 +44,19 @@ def vjp(
     weight_grads: Literal[False, True, "rms"],
     quantiles: tuple[float, ...],
     threads: int,
-) -> BackwardArrays:
+) -> Results:
     """Pull `cotangent`, shape (P, R, B, d), back."""
-    *leading, batch, _ = cotangent.shape
-    at_states, at_blocks = (*leading, stack.depth + 1), (*stack.replicates, stack.depth)
-    results: dict[str, Any] = {
-        "input_gradient": np.empty(cotangent.shape, stack.dtype),
-        "rms": np.empty(at_states),
-        "max_abs": np.empty(at_states),
-        "nonfinite": np.empty(at_states, np.int64),
-        "gradient_quantiles": np.empty((*at_states, len(quantiles))) if quantiles else None,
-    }
-    shapes = {name: parameter.array.shape[1:] for name, parameter in stack.parameters.items()}
-    if weight_grads == "rms":
-        # What no example reaches stays as it is here: the RMS of zeros is 0, that of nothing NaN.
-        results["weight_rms"] = {
-            name: np.full(at_blocks, 0.0 if math.prod(shape[1:]) else np.nan) for name, shape in shapes.items()
-        }
-    elif weight_grads:
-        # The kernels write the gradients that get a term, which are all of them unless there are no examples: weights
-        # broadcast to the replicates, so that each set has one, if there are any.
-        new = _core.empty if len(stack.set_of) * batch else np.zeros
-        results["weights"] = {name: new((stack.sets, *shape), stack.dtype) for name, shape in shapes.items()}
-        results["branch_scale"], results["skip_scale"] = np.zeros(at_blocks), np.zeros(at_blocks)
-    _function("reverse", stack)(
-        _problem(stack, batch),
-        tape.arrays,
-        flat_vectors(stack, cotangent),
-        results | {"quantiles": quantiles},
-        _target(),
-        threads,
-    )
-    return BackwardArrays(**results)
+    gradients = {False: "none", True: "all", "rms": "rms"}[weight_grads]
+    flat = flat_vectors(stack, cotangent)
+    found: Results = _bound(stack).vjp(tape, cotangent.shape[:-2], flat, gradients, quantiles, _target(), threads)
+    return found
 
 
-def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
+def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> Results:
     """Push `tangent`, shape (P, R, B, d), forward."""
-    *leading, batch, _ = tangent.shape
-    output: Array = np.empty(tangent.shape, stack.dtype)
-    rms: Floats = np.empty((*leading, stack.depth + 1))
-    _function("tangent", stack)(
-        _problem(stack, batch),
-        tape.arrays,
-        flat_vectors(stack, tangent),
-        {"output": output, "rms": rms},
-        _target(),
-        threads,
-    )
-    return TangentArrays(output, rms)
+    flat = flat_vectors(stack, tangent)
+    found: Results = _bound(stack).jvp(tape, tangent.shape[:-2], flat, _target(), threads)
+    return found
 
 
 class _Passage:
@@ -161,16 +66,18 @@ class _Passage:
         self._x, self._x_of, self._threads = x, x_of, threads
         self.count, self.width, self.dtype = len(x_of) * x.shape[1], x.shape[2], x.dtype
         self._call = (_target(), threads)  # a walk stays with its instruction set
-        self._stack: tuple[dict[str, Any], dict[str, Array]] = {}, {}
+        self._stack: tuple[Any, ...] = ()
         self._passed = self._depth = 0
 
     def enter(self, stack: Stack) -> None:
         """Push the states through the blocks of `stack`."""
         batch = self._x.shape[1]
-        found = forward(stack, self._x, self._x_of, keep="states", quantiles=(), cosine=False, threads=self._threads)
-        self._stack = _problem(stack, batch), found.tape.arrays
+        found, tape = forward(
+            stack, self._x, self._x_of, keep="states", quantiles=(), cosine=False, threads=self._threads
+        )
+        self._stack = _bound(stack), tape
         self._passed, self._depth = 0, stack.depth
-        self._x = found.output.reshape(len(self._x_of), batch, self.width)
+        self._x = found["output"].reshape(len(self._x_of), batch, self.width)
         self._x_of = np.arange(len(self._x_of))
 
     def advance(self, walk: Any, blocks: int) -> None:
@@ -179,7 +86,7 @@ class _Passage:
         walk.advance(*self._stack, self._passed, blocks, *self._call)
         self._passed += blocks
         if self._passed == self._depth:
-            self._stack = {}, {}  # which holds states of all blocks, while many walks may be under way
+            self._stack = ()  # which holds states of all blocks, while many walks may be under way
 
     def call(self, function: Any, *arrays: Array) -> None:
         function(*arrays, *self._call)
@@ -236,11 +143,11 @@ class _JacobianWalks:
         self._advance = _function("advance_walks", x)
 
     def enter(self, stacks: Sequence[Stack]) -> None:
-        self._problems = [_problem(stack, self._batch) for stack in stacks]
+        self._stacks = [_bound(stack) for stack in stacks]
         self._passed = 0
 
     def advance(self, blocks: int) -> None:
-        self._advance(self._walks, self._problems, self._states, self._passed, blocks, *self._call)
+        self._advance(self._walks, self._stacks, self._batch, self._states, self._passed, blocks, *self._call)
         self._passed += blocks
 
     def singular_values(self, index: int) -> SingularArrays:
@@ -337,35 +244,21 @@ def _target() -> str:
     return os.environ.get("DEPTHGAUGE_TARGET", "")
 
 
-def _problem(stack: Stack, batch: int) -> dict[str, Any]:
-    """Return the stack as plain data for the extension."""
-    block = stack.block
-    return {
-        "branch": block.branch,
-        "activation": block.activation,
-        "pre_norm": block.pre_norm,
-        "output_norm": block.output_norm,
-        "post_norm": block.post_norm,
-        "eps": block.eps,
-        "slope": block.slope,
-        "dyt_alpha": block.dyt_alpha,
-        "weight_scale": block.weight_scale,
-        "depth": stack.depth,
-        "width": stack.width,
-        "hidden": stack.hidden,
-        "sets": stack.sets,
-        "set_of": stack.set_of,
-        "replicates": len(stack.set_of),
-        "examples": batch,
-        "branch_scale": stack.branch_scale,
-        "skip_scale": stack.skip_scale,
-        "fields": stack.parameters,
-    }
-
-
-def _aligned(size: int, dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized flat array that starts at a cache line."""
-    count = size * dtype.itemsize
-    memory = np.empty(count + _LINE, np.uint8)
-    offset = -ctypes.addressof(ctypes.c_char.from_buffer(memory.data)) % _LINE
-    return memory[offset : offset + count].view(dtype)
+def _bound(stack: Stack) -> Any:
+    """Return what the extension made of the stack at its first call."""
+    bound = stack.bound.get("native")
+    if bound is None:
+        bound = _function("Stack", stack)(
+            block=stack.block,
+            depth=stack.depth,
+            width=stack.width,
+            hidden=stack.hidden,
+            replicates=stack.replicates,
+            set_of=stack.set_of,
+            sets=stack.sets,
+            branch_scale=stack.branch_scale,
+            skip_scale=stack.skip_scale,
+            parameters=stack.parameters,
+        )
+        stack.bound["native"] = bound
+    return bound

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -27,14 +28,14 @@ class Parameter(NamedTuple):
     index_of: Indices  # (S,)
 
 
-class Stack(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Stack:
     """A block and its weights, checked and flattened to R replicates that share S sets of weights.
 
-    `parameters` holds the arrays present, by the names of ``Weights.items()``
-    ("up", "down", "gate", "b_up", ...).  `replicates` is the shape that results
-    have in place of R; the replicate at flat position `r` uses weight set
-    ``set_of[r]``.  `branch_scale` and `skip_scale` have one value a layer, shape
-    (L,), rounded to `dtype`.
+    `parameters` holds the arrays present, by the names of ``Weights.items()`` ("up", "down", "gate", "b_up", ...).
+    `replicates` is the shape that results have in place of R; the replicate at flat position `r` uses weight set
+    ``set_of[r]``.  `branch_scale` and `skip_scale` have one value a layer, shape (L,), rounded to `dtype`.  A
+    backend keeps in `bound`, by its name, what it makes of the stack once.
     """
 
     block: Block
@@ -48,45 +49,11 @@ class Stack(NamedTuple):
     sets: int
     branch_scale: Array
     skip_scale: Array
+    bound: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
 
-class ForwardArrays(NamedTuple):
-    """What `Backend.forward` returns; R stands for the replicate axes, B for examples, Q for quantiles."""
-
-    output: Array  # (R, B, d)
-    rms: Floats  # (R, L+1), as are the next three
-    max_abs: Floats
-    batch_mean_norm: Floats
-    nonfinite: Indices
-    branch_rms: Floats  # (R, L), as are the next three
-    live_fraction: Floats
-    dead_units: Floats
-    saturation: Floats
-    state_quantiles: Floats | None  # (R, L+1, Q)
-    derivative_quantiles: Floats | None  # (R, L, Q)
-    cosine: Floats | None  # (R, L+1)
-    tape: Any  # whatever this backend's vjp, jvp and states need; picklable; None when nothing is kept
-
-
-class BackwardArrays(NamedTuple):
-    """What `Backend.vjp` returns; P stands for the probe axes."""
-
-    input_gradient: Array  # (P, R, B, d)
-    rms: Floats  # (P, R, L+1), as are the next two
-    max_abs: Floats
-    nonfinite: Indices
-    gradient_quantiles: Floats | None  # (P, R, L+1, Q)
-    weights: Mapping[str, Array] | None = None  # each (S, L, ...), summed over the replicates of a set
-    weight_rms: dict[str, Floats] | None = None  # each (R, L)
-    branch_scale: Floats | None = None  # (R, L), with weight gradients
-    skip_scale: Floats | None = None
-
-
-class TangentArrays(NamedTuple):
-    """What `Backend.jvp` returns."""
-
-    output: Array  # (P, R, B, d)
-    rms: Floats  # (P, R, L+1)
+# The computed fields of `depthgauge.Forward`, `Backward` or `Tangent` by name; what was not asked for is None.
+Results = dict[str, Any]
 
 
 class SingularArrays(NamedTuple):
@@ -171,10 +138,11 @@ class Backend(Protocol):
         quantiles: tuple[float, ...],
         cosine: bool,
         threads: int,
-    ) -> ForwardArrays:
+    ) -> tuple[Results, Any]:
         """Push `x`, shape (X, B, d), any strides, through the stack.
 
-        The replicate at flat position `r` starts from ``x[x_of[r]]``.
+        The replicate at flat position `r` starts from ``x[x_of[r]]``.  Beside the results stands the tape, whatever
+        this backend's `vjp`, `jvp` and `states` need; it pickles, and is None when nothing is kept.
         """
 
     def states(self, tape: Any) -> Array:
@@ -189,10 +157,13 @@ class Backend(Protocol):
         weight_grads: Literal[False, True, "rms"],
         quantiles: tuple[float, ...],
         threads: int,
-    ) -> BackwardArrays:
-        """Pull `cotangent`, shape (P, R, B, d), any strides, back; P has no axes when `weight_grads` is not False."""
+    ) -> Results:
+        """Pull `cotangent`, shape (P, R, B, d), any strides, back; P has no axes when `weight_grads` is not False.
 
-    def jvp(self, stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
+        In the results `weights` is a dict of arrays (S, L, ...), summed over the replicates of a set.
+        """
+
+    def jvp(self, stack: Stack, tape: Any, tangent: Array, *, threads: int) -> Results:
         """Push `tangent`, shape (P, R, B, d), any strides, forward."""
 
     def jacobian_walk(self, x: Array, x_of: Indices, *, max_order: int | None, threads: int) -> JacobianWalk:

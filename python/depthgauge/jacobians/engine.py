@@ -17,7 +17,7 @@ from depthgauge.backends.protocol import Backend, GradedWalk, JacobianWalk, Jaco
 from depthgauge.equation import Block
 from depthgauge.stacks.binding import AnyWeights, check_kinds, flat_indices
 from depthgauge.stacks.propagation import _rows
-from depthgauge.stacks.segments import stretches
+from depthgauge.stacks.segments import segments
 
 Walk = TypeVar("Walk", JacobianWalk, GradedWalk)
 Entered = TypeVar("Entered", contravariant=True)
@@ -39,9 +39,9 @@ class Start:
         """The backend called `name`."""
         return get_backend(self.name)
 
-    def stretches(self) -> Iterator[tuple[int, Stack]]:
-        """Iterate over the stack as `depthgauge.stacks.segments.stretches` does."""
-        return stretches(self.block, self.weights, self.leading, backend=self.name, threads=self.threads)
+    def segments(self) -> Iterator[tuple[int, Stack]]:
+        """Iterate over the stack as `depthgauge.stacks.segments.segments` does."""
+        return segments(self.block, self.weights, self.leading, backend=self.name, threads=self.threads)
 
     def jacobian_walk(self, stack: Stack, max_order: int | None = None) -> JacobianWalk:
         """Begin a walk through stacks that have the replicates of `stack`."""

@@ -100,7 +100,7 @@ def jacobian(
     split = arguments.flag("return_log_scale", return_log_scale)
     begin = start(block, weights, x, backend, threads)
     wanted = [weights.depth] if depths is None else depth_list(depths, weights.depth)
-    journey = Journey(begin.jacobian_walk, begin.stretches())
+    journey = Journey(begin.jacobian_walk, begin.segments())
     replicates, (_, batch, width) = math.prod(journey.replicates), begin.x.shape
     matrices: Array = np.empty((replicates, len(wanted), batch, width, width), weights.dtype)
     logs: Floats = np.empty(matrices.shape[:3])
@@ -171,7 +171,7 @@ def jacobian_prefixes(
     begin = start(block, weights, x, backend, threads)
     begin = dataclasses.replace(begin, x=begin.x.copy())  # the caller may change his before the last depth
     wanted = sorted(set(depth_list(depths, weights.depth)))
-    journey = Journey(begin.jacobian_walk, begin.stretches())
+    journey = Journey(begin.jacobian_walk, begin.segments())
     return _prefixes(journey, wanted, split, (*journey.replicates, begin.x.shape[1]))
 
 

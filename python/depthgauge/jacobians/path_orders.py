@@ -123,7 +123,7 @@ def path_norms(
     orders = min(asked, depth + 1)  # no path goes through more branches than there are
 
     walks: list[JacobianWalk] = []
-    for _, stack in begin.stretches():
+    for _, stack in begin.segments():
         walks = walks or [begin.jacobian_walk(stack, orders - 1), begin.jacobian_walk(stack)]
         for walk in walks:
             walk.enter(stack)

@@ -112,7 +112,7 @@ def rank_profile(
     visited = sorted(set(wanted))
     order = np.searchsorted(visited, wanted)
 
-    journey = Journey(begin.jacobian_walk, begin.stretches())
+    journey = Journey(begin.jacobian_walk, begin.segments())
     replicates, (_, batch, width) = math.prod(journey.replicates), begin.x.shape
     found = _Found.nothing((replicates, len(visited), batch), width, weights.dtype)
     graded = np.full((replicates, len(visited), batch), method == "graded")
@@ -177,7 +177,7 @@ def rank_grid(
     order = np.searchsorted(visited, wanted)
 
     (_, batch, width), itemsize = begin.x.shape, weights.dtype.itemsize
-    through = begin.stretches()
+    through = begin.segments()
     before, stack = next(through)
     named, replicates = stack.replicates, len(stack.set_of)
     through = itertools.chain([(before, stack)], through)
@@ -193,7 +193,7 @@ def rank_grid(
                     found.put((first + index, slice(None), visited.index(depth)), walks.singular_values(index))
             if before + stack.depth >= visited[-1]:
                 break
-        through = begin.stretches()
+        through = begin.segments()
     spread = found.spread((len(members), replicates, len(visited), batch))
     shape = (len(members), *named, len(wanted))
     fields = {name: shaped(array[:, :, order], (*shape, *array.shape[3:])) for name, array in spread.to_dict().items()}
@@ -240,7 +240,7 @@ def _unresolved(values: Array) -> npt.NDArray[np.bool_]:
 def _fill_graded(spread: Spread, graded: npt.NDArray[np.bool_], begin: Start, depths: list[int]) -> None:
     """Overwrite, in arrays (R, D, B) of `spread`, the entries chosen with those of a graded walk."""
     examples = np.any(graded, axis=(0, 1))
-    journey = Journey(lambda stack: begin.graded_walk(stack, examples), begin.stretches())
+    journey = Journey(lambda stack: begin.graded_walk(stack, examples), begin.segments())
     at_depths = [depth for place, depth in enumerate(depths) if np.any(graded[:, place])]
     for depth in journey.stops(at_depths):
         chosen = graded[:, depths.index(depth)]
@@ -273,7 +273,8 @@ def _check_member(index: int, block: Block, first: Block, weights: AnyWeights) -
 def _with_block(stack: Stack, block: Block, before: int, weights: AnyWeights) -> Stack:
     """Return some of the layers of a stack, before which there are others, with another block."""
     layers = slice(before, before + stack.depth)
-    return stack._replace(
+    return dataclasses.replace(
+        stack,
         block=block,
         branch_scale=layer_scale("branch_scale", block, weights)[layers],
         skip_scale=layer_scale("skip_scale", block, weights)[layers],

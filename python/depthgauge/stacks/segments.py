@@ -1,9 +1,10 @@
-"""A stack a stretch of layers at a time, as much of it as is in memory at once."""
+"""A stack a segment of layers at a time, as much of it as is in memory at once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,10 +15,10 @@ from depthgauge.stacks.binding import AnyWeights, build_stack, stack_with
 from depthgauge.stacks.generated_weights import GeneratedWeights
 
 # Generated weights in memory at once.
-_STRETCH_BYTES = 32 << 20
+_SEGMENT_BYTES = 32 << 20
 
 
-def stretches(
+def segments(
     block: Block,
     weights: AnyWeights,
     of_x: tuple[int, ...],
@@ -53,7 +54,7 @@ def _generated(
     whole = stack_with(block, weights, weights.matrices, {}, weights.replicates, of_x)
     sizes = {name: whole.sets * math.prod(shape) for name, shape in weights.matrices.items()}
     layer_bytes = weights.dtype.itemsize * sum(sizes.values())
-    longest = max(1, min(whole.depth, _STRETCH_BYTES // max(layer_bytes, 1)))
+    longest = max(1, min(whole.depth, _SEGMENT_BYTES // max(layer_bytes, 1)))
     memory = {name: np.zeros(longest * size, weights.dtype) for name, size in sizes.items()}
     sets = np.arange(whole.sets, dtype=np.int64)
     firsts = range(0, max(whole.depth, 1), longest)
@@ -67,7 +68,8 @@ def _generated(
         layers = slice(first, first + depth)
         yield (
             first,
-            whole._replace(
+            replace(
+                whole,
                 depth=depth,
                 parameters={name: Parameter(array, sets) for name, array in fields.items()},
                 branch_scale=whole.branch_scale[layers],

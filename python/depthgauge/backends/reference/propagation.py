@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
 
 from depthgauge._common.arrays import Array, Floats, Indices
 from depthgauge._common.results import shaped
-from depthgauge.backends.protocol import BackwardArrays, ForwardArrays, Keep, Stack, TangentArrays, flat_vectors
+from depthgauge.backends.protocol import Keep, Results, Stack, flat_vectors
 from depthgauge.backends.reference import statistics
 from depthgauge.backends.reference.block import Layer, Passage
 
 # Thresholds on |phi'(z)|, rounded to the dtype of the states before they are compared.
 _LIVE = 0.1
 _SATURATED = 0.01
+
+# Statistics of every gradient, of every state and of every block.
+_OF_GRADIENTS = ("rms", "max_abs", "nonfinite")
+_OF_STATES = (*_OF_GRADIENTS, "batch_mean_norm")
+_OF_BLOCKS = ("branch_rms", "live_fraction", "dead_units", "saturation")
 
 
 def forward(
@@ -26,38 +32,29 @@ def forward(
     quantiles: tuple[float, ...],
     cosine: bool,
     threads: int,
-) -> ForwardArrays:
+) -> tuple[Results, Any]:
     """Push `x`, shape (X, B, d), through the stack; the tape holds the states, shape (R, L+1, B, d), R flat."""
     del threads  # NumPy's matrix products have threads of their own
     h = np.array(x[x_of], order="C")
     replicates, batch, width = h.shape
     tape = np.empty((replicates, stack.depth + 1, batch, width), stack.dtype) if keep != "nothing" else None
-    at_states = _Columns(stack.replicates, stack.depth + 1)
-    at_blocks = _Columns(stack.replicates, stack.depth)
+    at_states = _Columns(_OF_STATES, stack.replicates, stack.depth + 1)
+    at_blocks = _Columns(_OF_BLOCKS, stack.replicates, stack.depth)
     with np.errstate(all="ignore"):
         for index in range(stack.depth + 1):
             if tape is not None:
                 tape[:, index] = h
             at_states.put(index, _state_statistics(h, quantiles, cosine))
             if index < stack.depth:
-                passage = Layer(stack, index).forward(h)
-                at_blocks.put(index, _block_statistics(stack.block.activation, passage, quantiles))
-                h = passage.next
-    return ForwardArrays(
-        output=shaped(h, stack.replicates + h.shape[1:]),
-        rms=at_states["rms"],
-        max_abs=at_states["max_abs"],
-        batch_mean_norm=at_states["batch_mean_norm"],
-        nonfinite=at_states["nonfinite"].astype(np.int64),
-        branch_rms=at_blocks["branch_rms"],
-        live_fraction=at_blocks["live_fraction"],
-        dead_units=at_blocks["dead_units"],
-        saturation=at_blocks["saturation"],
-        state_quantiles=at_states.quantiles("quantiles", quantiles),
-        derivative_quantiles=at_blocks.quantiles("quantiles", quantiles),
-        cosine=at_states["cosine"] if cosine else None,
-        tape=tape,
-    )
+                at = Layer(stack, index).forward(h)
+                at_blocks.put(index, _block_statistics(stack.block.activation, at, quantiles))
+                h = at.next
+    results: Results = at_states.statistics() | at_blocks.statistics()
+    results["output"] = shaped(h, stack.replicates + h.shape[1:])
+    results["state_quantiles"] = at_states.quantiles(quantiles)
+    results["derivative_quantiles"] = at_blocks.quantiles(quantiles)
+    results["cosine"] = at_states["cosine"] if cosine else None
+    return results, tape
 
 
 def states(tape: Any) -> Array:
@@ -73,12 +70,12 @@ def vjp(
     weight_grads: Literal[False, True, "rms"],
     quantiles: tuple[float, ...],
     threads: int,
-) -> BackwardArrays:
+) -> Results:
     """Pull `cotangent`, shape (P, R, B, d), back; each block is evaluated again from its state."""
     del threads
     g = np.array(flat_vectors(stack, cotangent), order="C")
-    at_states = _Columns(cotangent.shape[:-2], stack.depth + 1, flat_axes=2)
-    at_blocks = _Columns(stack.replicates, stack.depth)
+    at_states = _Columns(_OF_GRADIENTS, cotangent.shape[:-2], stack.depth + 1, flat_axes=2)
+    at_blocks = _Columns((), stack.replicates, stack.depth)
     sums = _zero_gradients(stack) if weight_grads is True else None
     with np.errstate(all="ignore"):
         at_states.put(stack.depth, _gradient_statistics(g, quantiles))
@@ -95,31 +92,30 @@ def vjp(
             if sums is not None:
                 for name, gradient in own.items():
                     np.add.at(sums[name][:, index], stack.set_of, gradient)
-    return BackwardArrays(
-        input_gradient=shaped(g, cotangent.shape),
-        rms=at_states["rms"],
-        max_abs=at_states["max_abs"],
-        nonfinite=at_states["nonfinite"].astype(np.int64),
-        gradient_quantiles=at_states.quantiles("quantiles", quantiles),
-        weights=None if sums is None else {name: total.astype(stack.dtype) for name, total in sums.items()},
-        weight_rms={name: at_blocks[f"rms of {name}"] for name in stack.parameters} if weight_grads == "rms" else None,
-        branch_scale=at_blocks["branch_scale"] if weight_grads is True else None,
-        skip_scale=at_blocks["skip_scale"] if weight_grads is True else None,
+    results: Results = at_states.statistics()
+    results["input_gradient"] = shaped(g, cotangent.shape)
+    results["gradient_quantiles"] = at_states.quantiles(quantiles)
+    results["weights"] = None if sums is None else {name: total.astype(stack.dtype) for name, total in sums.items()}
+    results["weight_rms"] = (
+        {name: at_blocks[f"rms of {name}"] for name in stack.parameters} if weight_grads == "rms" else None
     )
+    for scale in ("branch_scale", "skip_scale"):
+        results[scale] = at_blocks[scale] if weight_grads is True else None
+    return results
 
 
-def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArrays:
+def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> Results:
     """Push `tangent`, shape (P, R, B, d), forward; each block is evaluated again from its state."""
     del threads
     t = np.array(flat_vectors(stack, tangent), order="C")
-    at_states = _Columns(tangent.shape[:-2], stack.depth + 1, flat_axes=2)
+    at_states = _Columns(("rms",), tangent.shape[:-2], stack.depth + 1, flat_axes=2)
     with np.errstate(all="ignore"):
         at_states.put(0, {"rms": statistics.rms(t)})
         for index in range(stack.depth):
             layer = Layer(stack, index)
             t = layer.jvp(layer.forward(tape[:, index]), t)
             at_states.put(index + 1, {"rms": statistics.rms(t)})
-    return TangentArrays(output=shaped(t, tangent.shape), rms=at_states["rms"])
+    return {"output": shaped(t, tangent.shape), "rms": at_states["rms"]}
 
 
 def _state_statistics(h: Array, quantiles: tuple[float, ...], cosine: bool) -> dict[str, Array]:
@@ -166,28 +162,31 @@ def _zero_gradients(stack: Stack) -> dict[str, Floats]:
 
 
 class _Columns:
-    """Statistics filled in one column, a state or a block, at a time: float64 arrays (*leading, columns[, Q]).
+    """Statistics filled in one column, a state or a block, at a time: arrays (*leading, columns[, Q]).
 
-    The values put there have their leading axes flattened to `flat_axes` axes.
+    The values put there have their leading axes flattened to `flat_axes` axes.  `names` are the statistics that there
+    are even without columns.
     """
 
-    def __init__(self, leading: tuple[int, ...], columns: int, flat_axes: int = 1) -> None:
-        self._leading, self._flat_axes = leading, flat_axes
+    def __init__(self, names: Iterable[str], leading: tuple[int, ...], columns: int, flat_axes: int = 1) -> None:
+        self._names, self._leading, self._flat_axes = tuple(names), leading, flat_axes
         self._shape = (*leading, columns)
-        self._arrays: dict[str, Floats] = {}
+        self._arrays: dict[str, Array] = {}
 
     def put(self, column: int, values: dict[str, Array]) -> None:
         for name, value in values.items():
             rest = value.shape[self._flat_axes :]
             if name not in self._arrays:
-                self._arrays[name] = np.empty(self._shape + rest)
+                self._arrays[name] = np.empty(self._shape + rest, value.dtype)
             self._arrays[name][(slice(None),) * len(self._leading) + (column,)] = value.reshape(self._leading + rest)
 
-    def __getitem__(self, name: str) -> Floats:
-        # With no columns, nothing was put.
+    def __getitem__(self, name: str) -> Array:
         return self._arrays.get(name, np.empty(self._shape))
 
-    def quantiles(self, name: str, levels: tuple[float, ...]) -> Floats | None:
+    def statistics(self) -> dict[str, Array]:
+        return {name: self[name] for name in self._names}
+
+    def quantiles(self, levels: tuple[float, ...]) -> Array | None:
         if not levels:
             return None
-        return self._arrays.get(name, np.empty((*self._shape, len(levels))))
+        return self._arrays.get("quantiles", np.empty((*self._shape, len(levels))))

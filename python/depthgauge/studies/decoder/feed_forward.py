@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from depthgauge._common.arrays import Array
 from depthgauge.equation import Block
-from depthgauge.stacks.propagation import Forward, forward, vjp
+from depthgauge.stacks.propagation import forward, vjp
+from depthgauge.stacks.results import Forward
 from depthgauge.stacks.weights import Weights
 from depthgauge.studies.decoder.attention import Gradients
 from depthgauge.studies.decoder.config import DecoderConfig

@@ -1,0 +1,153 @@
+#include "bind/bound_stack.hpp"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+
+namespace depthgauge {
+
+using namespace stack;
+
+namespace {
+
+template <class E>
+E parse(const std::string& what, const std::string& text, const std::map<std::string, E>& options) {
+  const auto found = options.find(text);
+  if (found == options.end()) throw std::invalid_argument(what + "='" + text + "' is unknown to the native backend");
+  return found->second;
+}
+
+Branch parse_branch(const std::string& text) {
+  static const std::map<std::string, Branch> options = {
+      {"mlp", Branch::mlp}, {"linear", Branch::linear}, {"gated", Branch::gated}};
+  return parse("branch", text, options);
+}
+
+Norm parse_norm(const std::string& place, const std::string& text) {
+  static const std::map<std::string, Norm> options = {{"none", Norm::none},
+                                                      {"rms", Norm::rms},
+                                                      {"layer", Norm::layer},
+                                                      {"center", Norm::center},
+                                                      {"dyt", Norm::dyt},
+                                                      {"rms_detached", Norm::rms_detached},
+                                                      {"layer_detached", Norm::layer_detached}};
+  return parse(place, text, options);
+}
+
+Activation parse_activation(const std::string& text) {
+  static const std::map<std::string, Activation> options = {{"relu", Activation::relu},
+                                                            {"leaky_relu", Activation::leaky_relu},
+                                                            {"tanh", Activation::tanh},
+                                                            {"sigmoid", Activation::sigmoid},
+                                                            {"gelu", Activation::gelu},
+                                                            {"gelu_tanh", Activation::gelu_tanh},
+                                                            {"silu", Activation::silu},
+                                                            {"abs", Activation::abs},
+                                                            {"identity", Activation::identity}};
+  return parse("activation", text, options);
+}
+
+int64_t dimension(const char* what, int64_t value) {
+  if (value < 0) throw std::invalid_argument(std::string(what) + " must not be negative");
+  return value;
+}
+
+}  // namespace
+
+const char* const kFieldNames[kFields] = {"up",         "down",      "gate",         "b_up",
+                                          "b_down",     "b_gate",    "pre_gain",     "output_gain",
+                                          "post_gain",  "pre_shift", "output_shift", "post_shift"};
+
+void check_indices(const int64_t* index, int64_t count, int64_t below, const std::string& what) {
+  if (!std::all_of(index, index + count, [&](int64_t i) { return i >= 0 && i < below; }))
+    throw std::invalid_argument(what + " points outside its array");
+}
+
+template <class T>
+void BoundStack<T>::read_equation(const py::object& block) {
+  Equation& eq = stack_.equation;
+  const auto text = [&](const char* name) { return block.attr(name).template cast<std::string>(); };
+  eq.branch = parse_branch(text("branch"));
+  eq.activation = parse_activation(text("activation"));
+  const char* const places[kPlaces] = {"pre_norm", "output_norm", "post_norm"};
+  for (int place = 0; place < kPlaces; ++place) eq.norm[place] = parse_norm(places[place], text(places[place]));
+  // Scalars are rounded once to the arrays' precision.
+  const auto scalar = [&](const char* name) {
+    return static_cast<double>(static_cast<T>(block.attr(name).template cast<double>()));
+  };
+  eq.eps = scalar("eps");
+  eq.slope = scalar("slope");
+  eq.dyt_alpha = scalar("dyt_alpha");
+  eq.weight_scale = scalar("weight_scale");
+}
+
+template <class T>
+void BoundStack<T>::read_field(int field, const py::tuple& pair) {
+  const char* const name = kFieldNames[field];
+  if (pair.size() != 2) throw std::invalid_argument(std::string(name) + " must be a pair of an array and an index");
+  const auto array = pair[0].cast<py::array>();
+  const int64_t size = stack_.field_size(field), entries = array.ndim() ? array.shape(0) : 0;
+  Field<T>& to = stack_.fields[field];
+  to.data = data_of<T>(array, name, entries * stack_.depth * size, false);
+  to.index = data_of<int64_t>(pair[1], name, stack_.sets, false);
+  to.size = size;
+  check_indices(to.index, stack_.sets, entries, name);
+  arrays_[static_cast<size_t>(field)] = array;
+  kept_.push_back(pair);
+}
+
+template <class T>
+BoundStack<T>::BoundStack(const py::object& block, int64_t depth, int64_t width, int64_t hidden,
+                          const py::tuple& replicates, const py::array& set_of, int64_t sets,
+                          const py::array& branch_scale, const py::array& skip_scale, const py::dict& parameters)
+    : arrays_(kFields), kept_{set_of, branch_scale, skip_scale} {
+  Equation& eq = stack_.equation;
+  read_equation(block);
+  eq.width = dimension("width", width);
+  eq.hidden = dimension("hidden", hidden);
+  stack_.depth = dimension("depth", depth);
+  stack_.sets = dimension("sets", sets);
+  stack_.replicates = 1;
+  for (const py::handle axis : replicates) {
+    replicate_axes_.push_back(axis.cast<py::ssize_t>());
+    stack_.replicates *= dimension("replicates", replicate_axes_.back());
+  }
+  if (eq.branch == Branch::linear && eq.hidden != eq.width)
+    throw std::invalid_argument("a linear branch is as wide as the block");
+  stack_.set_of = data_of<int64_t>(set_of, "set_of", stack_.replicates, false);
+  check_indices(stack_.set_of, stack_.replicates, stack_.sets, "set_of");
+  stack_.branch_scale = data_of<T>(branch_scale, "branch_scale", stack_.depth, false);
+  stack_.skip_scale = data_of<T>(skip_scale, "skip_scale", stack_.depth, false);
+  for (const auto& [key, value] : parameters) {
+    const auto name = py::cast<std::string>(key);
+    const auto found = std::find(std::begin(kFieldNames), std::end(kFieldNames), name);
+    if (found == std::end(kFieldNames)) throw std::invalid_argument("weights have no field " + name);
+    fields_.push_back(static_cast<int>(found - std::begin(kFieldNames)));
+    read_field(fields_.back(), py::cast<py::tuple>(value));
+  }
+  const bool linear = eq.branch == Branch::linear, gated = eq.branch == Branch::gated;
+  const auto& fields = stack_.fields;
+  if (!fields[kUp].data || !fields[kDown].data == !linear || !fields[kGate].data == gated ||
+      (linear && fields[kBDown].data) || (!gated && fields[kBGate].data))
+    throw std::invalid_argument("the weights do not fit the branch");
+}
+
+template <class T>
+Rows<T> read_rows(const py::array& array, const std::vector<int64_t>& shape, const char* what) {
+  if (!py::isinstance<py::array_t<T>>(array) || static_cast<size_t>(array.ndim()) != shape.size())
+    throw std::invalid_argument(std::string(what) + " has the wrong dtype or number of axes");
+  Rows<T> rows{static_cast<const char*>(array.data()), {0, 0, 0, 0}};
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    if (array.shape(static_cast<py::ssize_t>(axis)) != shape[axis])
+      throw std::invalid_argument(std::string(what) + " has the wrong shape");
+    rows.strides[4 - shape.size() + axis] = array.strides(static_cast<py::ssize_t>(axis));
+  }
+  return rows;
+}
+
+template class BoundStack<float>;
+template class BoundStack<double>;
+template Rows<float> read_rows(const py::array&, const std::vector<int64_t>&, const char*);
+template Rows<double> read_rows(const py::array&, const std::vector<int64_t>&, const char*);
+
+}  // namespace depthgauge

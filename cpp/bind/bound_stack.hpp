@@ -1,0 +1,60 @@
+// A stack that Python made once and calls as often as it likes: checked here, its arrays kept alive.
+//
+// Every array is checked again for dtype, layout and size, so that a mistake in Python raises and never reads or writes
+// where it should not.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bind/arrays.hpp"
+#include "stack/transport.hpp"
+
+namespace depthgauge {
+
+// The names of the fields of weights, in the order of `FieldName`.
+extern const char* const kFieldNames[stack::kFields];
+
+void check_indices(const int64_t* index, int64_t count, int64_t below, const std::string& what);
+
+// Rows (..., example, feature) of any strides; the leading axes fill the last places before them.
+template <class T>
+stack::Rows<T> read_rows(const py::array& array, const std::vector<int64_t>& shape, const char* what);
+
+template <class T>
+class BoundStack {
+ public:
+  // `block` has the attributes of `depthgauge.Block`; `parameters` maps the names of fields to pairs of an array
+  // (F, L, ...) and the index (S,) of the entry that each weight set uses.
+  BoundStack(const py::object& block, int64_t depth, int64_t width, int64_t hidden, const py::tuple& replicates,
+             const py::array& set_of, int64_t sets, const py::array& branch_scale, const py::array& skip_scale,
+             const py::dict& parameters);
+
+  stack::Stack<T> with_examples(int64_t examples) const {
+    stack::Stack<T> stack = stack_;
+    stack.examples = examples;
+    return stack;
+  }
+  int64_t replicates() const { return stack_.replicates; }
+  // The axes that results have in place of the replicates.
+  const std::vector<py::ssize_t>& replicate_axes() const { return replicate_axes_; }
+  // The fields that the stack has, in the order in which Python gave them.
+  const std::vector<int>& fields() const { return fields_; }
+  // The axes of one weight set of a field, layers first.
+  std::vector<py::ssize_t> field_axes(int field) const {
+    const py::array& array = arrays_[static_cast<size_t>(field)];
+    return {array.shape() + 1, array.shape() + array.ndim()};
+  }
+
+ private:
+  void read_equation(const py::object& block);
+  void read_field(int field, const py::tuple& pair);
+
+  stack::Stack<T> stack_{};
+  std::vector<py::ssize_t> replicate_axes_;
+  std::vector<int> fields_;
+  std::vector<py::array> arrays_;  // by field, those absent empty
+  std::vector<py::object> kept_;
+};
+
+}  // namespace depthgauge
