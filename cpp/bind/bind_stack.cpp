@@ -62,14 +62,14 @@ py::object run_forward(const py::dict& problem, const py::array& x, const py::ar
 }
 
 template <class T>
-void run_reverse(const py::dict& problem, const py::dict& tape, const py::array& cotangent, const py::dict& results,
+void run_vjp(const py::dict& problem, const py::dict& tape, const py::array& cotangent, const py::dict& results,
                  const std::string& target, int threads) {
   const Stack<T> stack = read_stack<T>(problem);
   const int64_t R = stack.replicates, L = stack.depth, B = stack.examples, d = stack.equation.width;
   const int64_t P = cotangent.ndim() == 4 ? cotangent.shape(0) : 0;
   const Rows<T> rows = read_rows<T>(cotangent, {P, R, B, d}, "cotangent");
   const TapeArrays<T> arrays = read_tape(stack, tape, false);
-  ReverseResults<T> out{};
+  VjpResults<T> out{};
   out.quantiles = read_quantiles(results);
   out.input_gradient = needed<T>(results, "input_gradient", P * R * B * d, true);
   out.rms = needed<double>(results, "rms", P * R * (L + 1), true);
@@ -97,29 +97,29 @@ void run_reverse(const py::dict& problem, const py::dict& tape, const py::array&
     }
   }
   run_released(target, threads,
-               [&](const Resources& resources) { reverse(stack, arrays, P, rows, out, resources); });
+               [&](const Resources& resources) { vjp(stack, arrays, P, rows, out, resources); });
 }
 
 template <class T>
-void run_tangent(const py::dict& problem, const py::dict& tape, const py::array& vectors, const py::dict& results,
+void run_jvp(const py::dict& problem, const py::dict& tape, const py::array& vectors, const py::dict& results,
                  const std::string& target, int threads) {
   const Stack<T> stack = read_stack<T>(problem);
   const int64_t R = stack.replicates, B = stack.examples, d = stack.equation.width;
   const int64_t P = vectors.ndim() == 4 ? vectors.shape(0) : 0;
   const Rows<T> rows = read_rows<T>(vectors, {P, R, B, d}, "tangent");
   const TapeArrays<T> arrays = read_tape(stack, tape, false);
-  TangentResults<T> out{};
+  JvpResults<T> out{};
   out.output = needed<T>(results, "output", P * R * B * d, true);
   out.rms = needed<double>(results, "rms", P * R * (stack.depth + 1), true);
   run_released(target, threads,
-               [&](const Resources& resources) { tangent(stack, arrays, P, rows, out, resources); });
+               [&](const Resources& resources) { jvp(stack, arrays, P, rows, out, resources); });
 }
 
 template <class T>
 void bind_precision(py::module_& m, const std::string& suffix) {
   m.def(("forward_" + suffix).c_str(), &run_forward<T>);
-  m.def(("reverse_" + suffix).c_str(), &run_reverse<T>);
-  m.def(("tangent_" + suffix).c_str(), &run_tangent<T>);
+  m.def(("vjp_" + suffix).c_str(), &run_vjp<T>);
+  m.def(("jvp_" + suffix).c_str(), &run_jvp<T>);
 }
 
 }  // namespace

@@ -20,16 +20,16 @@ def forward_float32(
 def forward_float64(
     problem: _Dict, x: _Array, x_of: _Indices, keep: str, results: _Dict, target: str, threads: int, /
 ) -> dict[str, _Array] | None: ...
-def reverse_float32(
+def vjp_float32(
     problem: _Dict, tape: _Dict, cotangent: _Array, results: _Dict, target: str, threads: int, /
 ) -> None: ...
-def reverse_float64(
+def vjp_float64(
     problem: _Dict, tape: _Dict, cotangent: _Array, results: _Dict, target: str, threads: int, /
 ) -> None: ...
-def tangent_float32(
+def jvp_float32(
     problem: _Dict, tape: _Dict, tangent: _Array, results: _Dict, target: str, threads: int, /
 ) -> None: ...
-def tangent_float64(
+def jvp_float64(
     problem: _Dict, tape: _Dict, tangent: _Array, results: _Dict, target: str, threads: int, /
 ) -> None: ...
 def singular_values_float32(

@@ -127,7 +127,7 @@ def vjp(
         new = _core.empty if len(stack.set_of) * batch else np.zeros
         results["weights"] = {name: new((stack.sets, *shape), stack.dtype) for name, shape in shapes.items()}
         results["branch_scale"], results["skip_scale"] = np.zeros(at_blocks), np.zeros(at_blocks)
-    _function("reverse", stack)(
+    _function("vjp", stack)(
         _problem(stack, batch),
         tape.arrays,
         flat_vectors(stack, cotangent),
@@ -143,7 +143,7 @@ def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArra
     *leading, batch, _ = tangent.shape
     output: Array = np.empty(tangent.shape, stack.dtype)
     rms: Floats = np.empty((*leading, stack.depth + 1))
-    _function("tangent", stack)(
+    _function("jvp", stack)(
         _problem(stack, batch),
         tape.arrays,
         flat_vectors(stack, tangent),

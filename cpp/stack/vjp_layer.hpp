@@ -2,17 +2,17 @@
 #pragma once
 
 #include "stack/forward_layer.hpp"
-#include "stack/tangent_layer.hpp"
+#include "stack/jvp_layer.hpp"
 #include "stack/transpose.hpp"
 
 namespace {
 
 using depthgauge::stack::GradientJob;
-using depthgauge::stack::ReverseJob;
+using depthgauge::stack::VjpJob;
 
 // gradient <- N_post'^T(gradient), and the sums for its gain and shift.
 template <class T>
-void reverse_post(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job, T* spare) {
+void vjp_post(const Equation& eq, const Layer<T>& layer, VjpJob<T>& job, T* spare) {
   if (job.weights)
     norm_parameter_sums(eq.norm[kPost], eq, job.tape.sum, job.tape.factors[kPost], job.gradient, 1.0, job.examples,
                         job.weights->sums.gain[kPost], job.weights->sums.shift[kPost]);
@@ -25,7 +25,7 @@ void reverse_post(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job,
 
 // The gradient at the branch, before branch_scale, from that at the residual sum.
 template <class T>
-void reverse_output(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job, T* branch_gradient) {
+void vjp_output(const Equation& eq, const Layer<T>& layer, VjpJob<T>& job, T* branch_gradient) {
   const NormFactors<T>* factors = job.tape.factors[kOutput];
   if (job.weights) {
     const double scale = static_cast<double>(layer.branch_scale);
@@ -51,7 +51,7 @@ DG_INLINE double inner_product(int64_t n, int examples, X x, Y y) {
 
 // Gradients of branch_scale and skip_scale, as far as they do not run over hidden units.
 template <class T>
-void scale_gradients(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job, const T* branch_gradient) {
+void scale_gradients(const Equation& eq, const Layer<T>& layer, VjpJob<T>& job, const T* branch_gradient) {
   const auto rows = [](const T* p) { return [p](int64_t k) DG_INLINE_LAMBDA { return load_row(p + k * kLanes<T>); }; };
   GradientJob<T>& w = *job.weights;
   w.skip_scale = inner_product<T>(eq.width, job.examples, rows(job.gradient), rows(job.state));
@@ -75,7 +75,7 @@ DG_INLINE void sums_if_wanted(const T* group, int64_t n, double scale, int examp
 
 // gradient at the state = N_pre'^T(a du) + skip_scale * dy; without the first where the branch is left out.
 template <class T>
-void reverse_input(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job, const T* du) {
+void vjp_input(const Equation& eq, const Layer<T>& layer, VjpJob<T>& job, const T* du) {
   const int64_t d = eq.width;
   const bool off = layer.branch_scale == 0;
   if (job.weights)
@@ -97,7 +97,7 @@ void reverse_input(const Equation& eq, const Layer<T>& layer, ReverseJob<T>& job
 }
 
 template <class T>
-void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* jobs, int64_t count, T* memory,
+void vjp_layer(const Equation& eq, const Layer<T>& layer, VjpJob<T>* jobs, int64_t count, T* memory,
                    const Stop& stop) {
   const int64_t d = eq.width, m = eq.hidden, chunk = chunk_size<T>(eq);
   const bool linear = eq.branch == Branch::linear, gated = eq.branch == Branch::gated;
@@ -111,13 +111,13 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
   T* du[kMaxJobs];
   const T* input[kMaxJobs];
   for (int64_t g = 0; g < count; ++g) {
-    ReverseJob<T>& job = jobs[g];
+    VjpJob<T>& job = jobs[g];
     du[g] = scratch.take_group(d);
-    if (active(eq, layer, kPost)) reverse_post(eq, layer, job, du[g]);
+    if (active(eq, layer, kPost)) vjp_post(eq, layer, job, du[g]);
     dr[g] = job.gradient;
     if (active(eq, layer, kOutput)) {
       T* buffer = scratch.take_group(d);
-      reverse_output(eq, layer, job, buffer);
+      vjp_output(eq, layer, job, buffer);
       dr[g] = buffer;
     }
     if (weights) {
@@ -168,7 +168,7 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
     Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
-      ReverseJob<T>& job = jobs[g];
+      VjpJob<T>& job = jobs[g];
       const int64_t at = j0 * kLanes<T>;
       const uint16_t* positive = job.tape.positive ? job.tape.positive + j0 : nullptr;
       const T* derivative = job.tape.derivative ? job.tape.derivative + at : nullptr;
@@ -220,7 +220,7 @@ void reverse_layer(const Equation& eq, const Layer<T>& layer, ReverseJob<T>* job
       }
     }
   }
-  for (int64_t g = 0; g < count; ++g) reverse_input(eq, layer, jobs[g], du[g]);
+  for (int64_t g = 0; g < count; ++g) vjp_input(eq, layer, jobs[g], du[g]);
 }
 
 }  // namespace
