@@ -1,4 +1,4 @@
-// The derivative of one block in forward mode, over groups of examples that share its weights.
+// The jvp of one block, its derivative in forward mode, over groups of examples that share its weights.
 #pragma once
 
 #include "stack/layer.hpp"

@@ -1,4 +1,4 @@
-// The derivative of one block in reverse mode, over groups of examples that share its weights.
+// The vjp of one block, its derivative in reverse mode, over groups of examples that share its weights.
 #pragma once
 
 #include "stack/forward_layer.hpp"
@@ -96,131 +96,200 @@ void vjp_input(const Equation& eq, const Layer<T>& layer, VjpJob<T>& job, const 
   pool_of(sum, job.gradient, d, job.examples, &job.pool);
 }
 
+// One call: a layer back for the groups of its jobs.
+template <class T>
+class VjpLayer {
+ public:
+  VjpLayer(const Equation& eq, const Layer<T>& layer, VjpJob<T>* jobs, int64_t count, T* memory, const Stop& stop)
+      : eq_(eq),
+        layer_(layer),
+        jobs_(jobs),
+        count_(count),
+        stop_(stop),
+        d_(eq.width),
+        m_(eq.hidden),
+        chunk_(chunk_size<T>(eq)),
+        linear_(eq.branch == Branch::linear),
+        gated_(eq.branch == Branch::gated),
+        off_(layer.branch_scale == 0),
+        weights_(count > 0 && jobs[0].weights),
+        again_(weights_ && !jobs[0].tape.activation),
+        factor_(static_cast<T>(linear_ ? 1 : eq.weight_scale) * layer.branch_scale),
+        scratch_{memory} {}
+
+  void run() {
+    for (int64_t g = 0; g < count_; ++g) enter_branch(g);
+    take_buffers();
+    for (int64_t j0 = 0; j0 < m_ && (weights_ || !off_); j0 += chunk_)
+      if (!pass_chunk(j0, smaller(chunk_, m_ - j0))) return;
+    for (int64_t g = 0; g < count_; ++g) vjp_input(eq_, layer_, jobs_[g], du_[g]);
+  }
+
+ private:
+  // Rows of the weights of one chunk of hidden units, as they lie or as copies.
+  struct ChunkRows {
+    const T *up, *gate, *down;
+    int64_t up_stride, down_stride;
+  };
+
+  // From the gradient at the next state to that at the branch; weight gradients take what they need of both ends of it.
+  void enter_branch(int64_t g) {
+    VjpJob<T>& job = jobs_[g];
+    du_[g] = scratch_.take_group(d_);
+    if (active(eq_, layer_, kPost)) vjp_post(eq_, layer_, job, du_[g]);
+    dr_[g] = job.gradient;
+    if (active(eq_, layer_, kOutput)) {
+      T* buffer = scratch_.take_group(d_);
+      vjp_output(eq_, layer_, job, buffer);
+      dr_[g] = buffer;
+    }
+    if (weights_) {
+      GradientJob<T>& w = *job.weights;
+      scale_gradients(eq_, layer_, job, dr_[g]);
+      if (!linear_) {
+        sums_if_wanted(dr_[g], d_, static_cast<double>(layer_.branch_scale), job.examples, w.sums.b_down);
+        transpose_group(dr_[g], d_, w.down_panel, w.panel_stride);
+      }
+      input_[g] = job.state;
+      if (active(eq_, layer_, kPre)) {
+        apply_norm(eq_.norm[kPre], eq_, job.state, job.tape.factors[kPre], layer_.gain[kPre], layer_.shift[kPre],
+                   w.input);
+        input_[g] = w.input;
+      }
+    }
+    if (m_ == 0 || off_) set_zero(du_[g], d_);
+  }
+
+  void take_buffers() {
+    hidden_ = scratch_.take_group(chunk_);
+    gate_ = scratch_.take_group(chunk_);
+    up_path_ = scratch_.take_group(chunk_);
+    packed_up_ = scratch_.take(packed_size<T>(d_, chunk_));
+    packed_gate_ = scratch_.take(packed_size<T>(d_, chunk_));
+    rows_up_ = scratch_.take(d_ * packed_rows_stride<T>(chunk_));
+    rows_gate_ = scratch_.take(d_ * packed_rows_stride<T>(chunk_));
+    rows_down_ = scratch_.take(chunk_ * packed_rows_stride<T>(d_));
+  }
+
+  // Hidden units [j0, j0 + n) of all groups; false where the call is stopped.
+  bool pass_chunk(int64_t j0, int64_t n) {
+    const ChunkRows rows = rows_of(j0, n);
+    const Columns<T> up(again_ ? layer_.up + j0 : nullptr, m_, d_, n, false, packed_up_);
+    const Columns<T> gate(again_ && gated_ ? layer_.gate + j0 : nullptr, m_, d_, n, false, packed_gate_);
+    Prefetch prefetch = fetch_next(eq_, layer_, j0, chunk_, count_);
+    for (int64_t g = 0; g < count_; ++g) {
+      if (stop_()) return false;
+      VjpJob<T>& job = jobs_[g];
+      prefetch.group(job.tape.derivative ? job.tape.derivative + j0 * kLanes<T> : nullptr, n, steps_of(n, d_));
+      gradient_at_hidden(g, j0, n, rows, prefetch);
+      if (weights_) {
+        if (again_) {
+          HiddenRecord<T> none;
+          hidden_chunk<T, false>(eq_, layer_, up, gate, input_[g], job.examples, j0, n,
+                                 job.weights->activation + j0 * kLanes<T>, up_path_, none, prefetch);
+        }
+        if (!active(eq_, layer_, kOutput)) add_branch_scale(job, j0, n);
+      }
+      if (j0 + n == m_) prefetch.group(job.state, d_, steps_of(d_, n));
+      gradient_at_input(g, j0, n, rows, prefetch);
+      if (weights_) keep_gradient(job, j0, n);
+    }
+    return true;
+  }
+
+  // The block of `down` is contiguous; that of `up` only where one chunk is the whole matrix.
+  ChunkRows rows_of(int64_t j0, int64_t n) const {
+    ChunkRows rows{layer_.up + j0, gated_ ? layer_.gate + j0 : nullptr, linear_ ? nullptr : layer_.down + j0 * d_, m_, d_};
+    if (!kRowsInPlace && !linear_) {
+      rows.down_stride = packed_rows_stride<T>(d_);
+      pack_rows(rows.down, d_, n, d_, rows_down_, rows.down_stride);
+      rows.down = rows_down_;
+    }
+    if (!kRowsInPlace || (n < m_ && count_ > 1)) {
+      rows.up_stride = packed_rows_stride<T>(n);
+      pack_rows(rows.up, m_, d_, n, rows_up_, rows.up_stride);
+      if (gated_) pack_rows(rows.gate, m_, d_, n, rows_gate_, rows.up_stride);
+      rows.up = rows_up_;
+      rows.gate = rows_gate_;
+    }
+    return rows;
+  }
+
+  // The gradient at what the down product reads, without scales; for a gated branch twice, for either factor.
+  void gradient_at_hidden(int64_t g, int64_t j0, int64_t n, const ChunkRows& rows, Prefetch& prefetch) {
+    if (linear_)
+      __builtin_memcpy(hidden_, dr_[g] + j0 * kLanes<T>, static_cast<size_t>(n) * kGroupBytes);
+    else
+      multiply_group<T, Layout::rows>(rows.down, rows.down_stride, d_, n, dr_[g], hidden_, false, prefetch);
+    if (gated_) __builtin_memcpy(gate_, hidden_, static_cast<size_t>(n) * kGroupBytes);
+  }
+
+  // The part of branch_scale's gradient that runs over these hidden units.
+  void add_branch_scale(VjpJob<T>& job, int64_t j0, int64_t n) const {
+    GradientJob<T>& w = *job.weights;
+    const T* const value = (again_ ? w.activation : job.tape.activation) + j0 * kLanes<T>;
+    w.branch_scale += (linear_ ? 1 : eq_.weight_scale) *
+                      inner_product<T>(
+                          n, job.examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(value + k * kLanes<T>); },
+                          [&](int64_t k) DG_INLINE_LAMBDA { return load_row(hidden_ + k * kLanes<T>); });
+  }
+
+  // Through the activation, and on to the input of the branch.
+  void gradient_at_input(int64_t g, int64_t j0, int64_t n, const ChunkRows& rows, Prefetch& prefetch) {
+    if (off_) {
+      set_zero(hidden_, n);
+      set_zero(gate_, n);
+      return;
+    }
+    const Tape<T>& tape = jobs_[g].tape;
+    const int64_t at = j0 * kLanes<T>;
+    T* const dz = gated_ ? gate_ : hidden_;
+    apply_derivative(eq_, dz, n, factor_, tape.positive ? tape.positive + j0 : nullptr,
+                     tape.derivative ? tape.derivative + at : nullptr);
+    if (gated_) {
+      apply_derivative<T>(eq_, hidden_, n, factor_, nullptr, tape.gate_value + at);
+      multiply_group<T, Layout::rows>(rows.gate, rows.up_stride, n, d_, dz, du_[g], j0 > 0, prefetch);
+    }
+    multiply_group<T, Layout::rows>(rows.up, rows.up_stride, n, d_, hidden_, du_[g], gated_ || j0 > 0, prefetch);
+  }
+
+  // The right factors of the outer products for up and gate, and the sums for their biases.
+  void keep_gradient(VjpJob<T>& job, int64_t j0, int64_t n) const {
+    GradientJob<T>& w = *job.weights;
+    const int64_t panel = j0 / kLanes<T> * w.panel_stride;
+    transpose_group(hidden_, n, w.up_panel + panel, w.panel_stride);
+    sums_if_wanted(hidden_, n, 1.0, job.examples, w.sums.b_up ? w.sums.b_up + j0 : nullptr);
+    if (gated_) {
+      transpose_group(gate_, n, w.gate_panel + panel, w.panel_stride);
+      sums_if_wanted(gate_, n, 1.0, job.examples, w.sums.b_gate ? w.sums.b_gate + j0 : nullptr);
+    }
+  }
+
+  const Equation& eq_;
+  const Layer<T>& layer_;
+  VjpJob<T>* const jobs_;
+  const int64_t count_;
+  const Stop& stop_;
+  const int64_t d_, m_, chunk_;
+  const bool linear_, gated_;
+  const bool off_;  // a scale of 0 leaves the branch out, infinities and all; only its own gradient still looks inside
+  const bool weights_;
+  const bool again_;  // the input of the down product is not on the tape
+  const T factor_;
+  Scratch<T> scratch_;
+  // Of each group: the gradients at the branch and at its input, and that input.
+  const T* dr_[kMaxJobs];
+  T* du_[kMaxJobs];
+  const T* input_[kMaxJobs];
+  // Of one group and chunk.
+  T *hidden_, *gate_, *up_path_;
+  T *packed_up_, *packed_gate_, *rows_up_, *rows_gate_, *rows_down_;
+};
+
 template <class T>
 void vjp_layer(const Equation& eq, const Layer<T>& layer, VjpJob<T>* jobs, int64_t count, T* memory,
-                   const Stop& stop) {
-  const int64_t d = eq.width, m = eq.hidden, chunk = chunk_size<T>(eq);
-  const bool linear = eq.branch == Branch::linear, gated = eq.branch == Branch::gated;
-  const bool weights = count > 0 && jobs[0].weights;
-  // Whether the input of the down product must be made again.
-  const bool again = weights && !jobs[0].tape.activation;
-  // A scale of 0 leaves the branch out, infinities and all; only its own gradient still looks inside.
-  const bool off = layer.branch_scale == 0;
-  Scratch<T> scratch{memory};
-  const T* dr[kMaxJobs];
-  T* du[kMaxJobs];
-  const T* input[kMaxJobs];
-  for (int64_t g = 0; g < count; ++g) {
-    VjpJob<T>& job = jobs[g];
-    du[g] = scratch.take_group(d);
-    if (active(eq, layer, kPost)) vjp_post(eq, layer, job, du[g]);
-    dr[g] = job.gradient;
-    if (active(eq, layer, kOutput)) {
-      T* buffer = scratch.take_group(d);
-      vjp_output(eq, layer, job, buffer);
-      dr[g] = buffer;
-    }
-    if (weights) {
-      GradientJob<T>& w = *job.weights;
-      scale_gradients(eq, layer, job, dr[g]);
-      if (!linear) {
-        sums_if_wanted(dr[g], d, static_cast<double>(layer.branch_scale), job.examples, w.sums.b_down);
-        transpose_group(dr[g], d, w.down_panel, w.panel_stride);
-      }
-      input[g] = job.state;
-      if (active(eq, layer, kPre)) {
-        apply_norm(eq.norm[kPre], eq, job.state, job.tape.factors[kPre], layer.gain[kPre], layer.shift[kPre],
-                   w.input);
-        input[g] = w.input;
-      }
-    }
-    if (m == 0 || off) set_zero(du[g], d);
-  }
-  T* hidden = scratch.take_group(chunk);
-  T* gate = scratch.take_group(chunk);
-  T* up_path = scratch.take_group(chunk);
-  T* packed_up = scratch.take(packed_size<T>(d, chunk));
-  T* packed_gate = scratch.take(packed_size<T>(d, chunk));
-  T* rows_up = scratch.take(d * packed_rows_stride<T>(chunk));
-  T* rows_gate = scratch.take(d * packed_rows_stride<T>(chunk));
-  T* rows_down = scratch.take(chunk * packed_rows_stride<T>(d));
-  const T factor = static_cast<T>(linear ? 1 : eq.weight_scale) * layer.branch_scale;
-  for (int64_t j0 = 0; j0 < m && (weights || !off); j0 += chunk) {
-    const int64_t n = smaller(chunk, m - j0);
-    // The block of `down` is contiguous; that of `up` only where one chunk is the whole matrix.
-    const T* down = linear ? nullptr : layer.down + j0 * d;
-    const T *up = layer.up + j0, *gates = gated ? layer.gate + j0 : nullptr;
-    int64_t down_stride = d, up_stride = m;
-    if (!kRowsInPlace && !linear) {
-      down_stride = packed_rows_stride<T>(d);
-      pack_rows(down, d, n, d, rows_down, down_stride);
-      down = rows_down;
-    }
-    if (!kRowsInPlace || (n < m && count > 1)) {
-      up_stride = packed_rows_stride<T>(n);
-      pack_rows(up, m, d, n, rows_up, up_stride);
-      if (gated) pack_rows(gates, m, d, n, rows_gate, up_stride);
-      up = rows_up;
-      gates = rows_gate;
-    }
-    const Columns<T> columns_up(again ? layer.up + j0 : nullptr, m, d, n, false, packed_up);
-    const Columns<T> columns_gate(again && gated ? layer.gate + j0 : nullptr, m, d, n, false, packed_gate);
-    Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
-    for (int64_t g = 0; g < count; ++g) {
-      if (stop()) return;
-      VjpJob<T>& job = jobs[g];
-      const int64_t at = j0 * kLanes<T>;
-      const uint16_t* positive = job.tape.positive ? job.tape.positive + j0 : nullptr;
-      const T* derivative = job.tape.derivative ? job.tape.derivative + at : nullptr;
-      soon.group(derivative, n, steps_of(n, d));
-      if (linear)
-        __builtin_memcpy(hidden, dr[g] + at, static_cast<size_t>(n) * kGroupBytes);
-      else
-        multiply_group<T, Layout::rows>(down, down_stride, d, n, dr[g], hidden, false, soon);
-      T* dz = hidden;
-      if (gated) {
-        __builtin_memcpy(gate, hidden, static_cast<size_t>(n) * kGroupBytes);
-        dz = gate;
-      }
-      if (weights) {
-        GradientJob<T>& w = *job.weights;
-        const T* const value = (again ? w.activation : job.tape.activation) + at;
-        HiddenRecord<T> none;
-        if (again)
-          hidden_chunk<T, false>(eq, layer, columns_up, columns_gate, input[g], job.examples, j0, n, w.activation + at,
-                                 up_path, none, soon);
-        if (!active(eq, layer, kOutput))
-          w.branch_scale += (linear ? 1 : eq.weight_scale) *
-                            inner_product<T>(
-                                n, job.examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(value + k * kLanes<T>); },
-                                [&](int64_t k) DG_INLINE_LAMBDA { return load_row(hidden + k * kLanes<T>); });
-      }
-      if (j0 + n == m) soon.group(job.state, d, steps_of(d, n));
-      if (off) {
-        set_zero(hidden, n);
-        set_zero(gate, n);
-      } else if (gated) {
-        apply_derivative(eq, dz, n, factor, positive, derivative);
-        apply_derivative<T>(eq, hidden, n, factor, nullptr, job.tape.gate_value + at);
-        multiply_group<T, Layout::rows>(gates, up_stride, n, d, dz, du[g], j0 > 0, soon);
-        multiply_group<T, Layout::rows>(up, up_stride, n, d, hidden, du[g], true, soon);
-      } else {
-        apply_derivative(eq, dz, n, factor, positive, derivative);
-        multiply_group<T, Layout::rows>(up, up_stride, n, d, dz, du[g], j0 > 0, soon);
-      }
-      if (weights) {
-        GradientJob<T>& w = *job.weights;
-        const int64_t panel = j0 / kLanes<T> * w.panel_stride;
-        transpose_group(hidden, n, w.up_panel + panel, w.panel_stride);
-        sums_if_wanted(hidden, n, 1.0, job.examples, w.sums.b_up ? w.sums.b_up + j0 : nullptr);
-        if (gated) {
-          transpose_group(gate, n, w.gate_panel + panel, w.panel_stride);
-          sums_if_wanted(gate, n, 1.0, job.examples, w.sums.b_gate ? w.sums.b_gate + j0 : nullptr);
-        }
-      }
-    }
-  }
-  for (int64_t g = 0; g < count; ++g) vjp_input(eq, layer, jobs[g], du[g]);
+               const Stop& stop) {
+  VjpLayer<T>(eq, layer, jobs, count, memory, stop).run();
 }
 
 }  // namespace
