@@ -8,7 +8,7 @@
 #include "bind/call.hpp"
 #include "common/target.hpp"
 #include "common/thread_pool.hpp"
-#include "stack/transport.hpp"
+#include "stack/propagation.hpp"
 
 namespace py = pybind11;
 

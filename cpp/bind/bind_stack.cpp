@@ -109,7 +109,7 @@ struct Vectors {
 // What no example reaches stays as it is made here: gradients of 0, whose root mean square is 0, and of nothing NaN.
 template <class T>
 void add_weight_gradients(const BoundStack<T>& bound, const Stack<T>& stack, bool only_rms, py::dict& results,
-                          ReverseResults<T>& out) {
+                          VjpResults<T>& out) {
   const Axes at_blocks = with(bound.replicate_axes(), {stack.depth});
   const bool reached = stack.replicates * stack.examples > 0;
   py::dict by_field;
@@ -146,7 +146,7 @@ py::dict run_vjp(const BoundStack<T>& bound, const BoundTape<T>& tape, const Axe
   if (gradients != "none" && given.probes != 1) throw std::invalid_argument("weight gradients take one probe");
 
   py::dict results;
-  ReverseResults<T> out{};
+  VjpResults<T> out{};
   const int64_t states = stack.depth + 1;
   out.input_gradient = add<T>(results, "input_gradient", with(leading, {stack.examples, stack.equation.width}));
   DG_VJP_STATISTICS(DG_ADD)
@@ -160,7 +160,7 @@ py::dict run_vjp(const BoundStack<T>& bound, const BoundTape<T>& tape, const Axe
   out.only_rms = gradients == "rms";
   if (out.weight_gradients) add_weight_gradients(bound, stack, out.only_rms, results, out);
   run_released(target, threads, [&](const Resources& resources) {
-    reverse(stack, given.tape, given.probes, given.rows, out, resources);
+    vjp(stack, given.tape, given.probes, given.rows, out, resources);
   });
   return results;
 }
@@ -171,11 +171,11 @@ py::dict run_jvp(const BoundStack<T>& bound, const BoundTape<T>& tape, const Axe
                  const std::string& target, int threads) {
   const Vectors<T> given(bound, tape, axes, vectors, "tangent");
   py::dict results;
-  TangentResults<T> out{};
+  JvpResults<T> out{};
   out.output = add<T>(results, "output", with(axes, {given.stack.examples, given.stack.equation.width}));
   out.rms = add<double>(results, "rms", with(axes, {given.stack.depth + 1}));
   run_released(target, threads, [&](const Resources& resources) {
-    tangent(given.stack, given.tape, given.probes, given.rows, out, resources);
+    jvp(given.stack, given.tape, given.probes, given.rows, out, resources);
   });
   return results;
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bind/arrays.hpp"
-#include "stack/transport.hpp"
+#include "stack/propagation.hpp"
 
 namespace depthgauge {
 

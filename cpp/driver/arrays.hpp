@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "driver/check.hpp"
-#include "stack/transport.hpp"
+#include "stack/propagation.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define DG_ADDRESS_SANITIZER 1

@@ -41,9 +41,9 @@ struct Passes {
     check_same(tangented.results(), other.tangented.results(), property);
   }
 
-  Forwarded<T> forwarded;
-  Reversed<T> reversed, brief;
-  Tangented<T> tangented;
+  ForwardRun<T> forwarded;
+  VjpRun<T> reversed, brief;
+  JvpRun<T> tangented;
 };
 
 // Stops when it has been asked a number of times, from any threads.

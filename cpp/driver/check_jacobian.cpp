@@ -21,7 +21,7 @@ constexpr double kTolerance = sizeof(T) == sizeof(float) ? 5e-5 : 1e-12;
 // What a walk through a whole stack gives, in two calls.
 template <class T>
 struct Walked {
-  Walked(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, bool orders, const Resources& resources)
+  Walked(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded, bool orders, const Resources& resources)
       : stack(problem.stack_of(span)),
         parts(orders ? stack.depth + 1 : 1),
         count(stack.replicates * span.count),
@@ -84,7 +84,7 @@ class Jacobians {
  private:
   // Times a tangent they are what the tangent pass gives.
   void tangents() {
-    const Tangented<T> tangented(problem_, span_, forwarded_, alone_);
+    const JvpRun<T> tangented(problem_, span_, forwarded_, alone_);
     const stack::Rows<T> tangent = problem_.tangent().from(0);
     const int64_t d = whole_.width;
     // Of the derivative of an rms norm with one feature and no eps only rounding errors are left.
@@ -157,7 +157,7 @@ class Jacobians {
   void batches() {
     Random random(case_.seed + 7);
     const Span span{random.below(span_.count), 1};
-    const Forwarded<T> forwarded(problem_, span, true, together_);
+    const ForwardRun<T> forwarded(problem_, span, true, together_);
     const Walked<T> part(problem_, span, forwarded, false, together_);
     const auto size = static_cast<size_t>(whole_.width * whole_.width);
     for (int64_t r = 0; size > 0 && r < case_.replicates; ++r)
@@ -220,7 +220,7 @@ class Jacobians {
   const Problem<T> problem_;
   const Resources alone_, together_;
   const Span span_;  // some of the examples: more take the same ways
-  const Forwarded<T> forwarded_;
+  const ForwardRun<T> forwarded_;
   const Walked<T> whole_;
 };
 

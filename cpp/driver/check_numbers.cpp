@@ -100,13 +100,13 @@ class Numbers {
 
   void threads() {
     const Span all = problem_.all();
-    const Forwarded<T> kept(problem_, all, true, together_), dropped(problem_, all, false, together_);
+    const ForwardRun<T> kept(problem_, all, true, together_), dropped(problem_, all, false, together_);
     check_same(forwarded_.results(), kept.results(), "forward: the same bits with several threads");
     check_same(forwarded_.tape_bytes(), kept.tape_bytes(), "forward: the same bits with several threads");
     check_same(forwarded_.results(), dropped.results(), "forward: the same bits when nothing is kept");
-    const Reversed<T> reversed(problem_, all, forwarded_, WeightGradients::none, together_);
+    const VjpRun<T> reversed(problem_, all, forwarded_, WeightGradients::none, together_);
     check_same(reversed_.results(), reversed.results(), "reverse: the same bits with several threads");
-    const Tangented<T> tangented(problem_, all, forwarded_, together_);
+    const JvpRun<T> tangented(problem_, all, forwarded_, together_);
     check_same(tangented_.results(), tangented.results(), "tangent: the same bits with several threads");
   }
 
@@ -136,10 +136,10 @@ class Numbers {
   void weights() {
     if (case_.probes < 1) return;
     const Span all = problem_.all();
-    const Reversed<T> full(problem_, all, forwarded_, WeightGradients::full, alone_);
-    const Reversed<T> full_together(problem_, all, forwarded_, WeightGradients::full, together_);
-    const Reversed<T> brief(problem_, all, forwarded_, WeightGradients::rms, alone_);
-    const Reversed<T> brief_together(problem_, all, forwarded_, WeightGradients::rms, together_);
+    const VjpRun<T> full(problem_, all, forwarded_, WeightGradients::full, alone_);
+    const VjpRun<T> full_together(problem_, all, forwarded_, WeightGradients::full, together_);
+    const VjpRun<T> brief(problem_, all, forwarded_, WeightGradients::rms, alone_);
+    const VjpRun<T> brief_together(problem_, all, forwarded_, WeightGradients::rms, together_);
     check_same(full.results(), full_together.results(), "weight gradients: the same bits with several threads");
     check_same(brief.results(), brief_together.results(), "weight rms: the same bits with several threads");
     check(std::memcmp(full.input_gradient.data(), reversed_.input_gradient.data(), full.input_gradient.bytes()) == 0,
@@ -152,7 +152,7 @@ class Numbers {
   }
 
   // With a weight set for each replicate the rms of a gradient is that of the gradient.
-  void weight_rms(const Reversed<T>& full, const Reversed<T>& brief) {
+  void weight_rms(const VjpRun<T>& full, const VjpRun<T>& brief) {
     const Stack<T> stack = problem_.stack_of(problem_.all());
     for (int field = 0; field < kFields; ++field) {
       const int64_t size = stack.fields[field].data ? stack.field_size(field) : 0;
@@ -167,7 +167,7 @@ class Numbers {
 
   // The branch is linear in its last matrix and bias together: the inner product of these with their gradients is
   // branch_scale times the gradient of branch_scale.
-  void last_matrix(const Reversed<T>& full) {
+  void last_matrix(const VjpRun<T>& full) {
     const Stack<T> stack = problem_.stack_of(problem_.all());
     const bool normed = stack.equation.norm[kOutput] != Norm::none || case_.gains || case_.shifts;
     if (normed || stack.equation.branch == Branch::linear) return;
@@ -204,9 +204,9 @@ class Numbers {
   }
 
   void part(Span span) {
-    const Forwarded<T> forwarded(problem_, span, true, together_);
-    const Reversed<T> reversed(problem_, span, forwarded, WeightGradients::none, alone_);
-    const Tangented<T> tangented(problem_, span, forwarded, together_);
+    const ForwardRun<T> forwarded(problem_, span, true, together_);
+    const VjpRun<T> reversed(problem_, span, forwarded, WeightGradients::none, alone_);
+    const JvpRun<T> tangented(problem_, span, forwarded, together_);
     for (int64_t b = 0; b < span.count; ++b) {
       check(same_row(forwarded_.output, case_.examples, span.first + b, forwarded.output, span.count, b),
             "an output has the same bits in any batch");
@@ -236,9 +236,9 @@ class Numbers {
     Problem<T> problem(case_);
     problem.poison(sick, random.one_in(2) ? std::numeric_limits<T>::quiet_NaN() : std::numeric_limits<T>::infinity());
     const Span all = problem.all();
-    const Forwarded<T> forwarded(problem, all, true, together_);
-    const Reversed<T> reversed(problem, all, forwarded, WeightGradients::none, together_);
-    const Tangented<T> tangented(problem, all, forwarded, alone_);
+    const ForwardRun<T> forwarded(problem, all, true, together_);
+    const VjpRun<T> reversed(problem, all, forwarded, WeightGradients::none, together_);
+    const JvpRun<T> tangented(problem, all, forwarded, alone_);
     for (int64_t b = 0; b < case_.examples; ++b) {
       if (b == sick) continue;
       check(same_row(forwarded_.output, all.count, b, forwarded.output, all.count, b),
@@ -256,9 +256,9 @@ class Numbers {
   const int64_t width_;
   const Problem<T> problem_;
   const Resources alone_, together_;
-  const Forwarded<T> forwarded_;
-  const Reversed<T> reversed_;
-  const Tangented<T> tangented_;
+  const ForwardRun<T> forwarded_;
+  const VjpRun<T> reversed_;
+  const JvpRun<T> tangented_;
 };
 
 }  // namespace

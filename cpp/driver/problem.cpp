@@ -139,7 +139,7 @@ std::vector<Bytes> Problem<T>::inputs() const {
 }
 
 template <class T>
-Forwarded<T>::Forwarded(const Problem<T>& problem, Span span, bool keep, const Resources& resources) {
+ForwardRun<T>::ForwardRun(const Problem<T>& problem, Span span, bool keep, const Resources& resources) {
   const Case& c = problem.options();
   const Stack<T> stack = problem.stack_of(span);
   const int64_t states = c.replicates * (c.depth + 1), blocks = c.replicates * c.depth;
@@ -188,7 +188,7 @@ Forwarded<T>::Forwarded(const Problem<T>& problem, Span span, bool keep, const R
 }
 
 template <class T>
-TapeArrays<T> Forwarded<T>::tape() const {
+TapeArrays<T> ForwardRun<T>::tape() const {
   TapeArrays<T> arrays;
   arrays.states = states_.data();
   for (int place = 0; place < kPlaces; ++place) arrays.factors[place] = factors_[place].data();
@@ -202,7 +202,7 @@ TapeArrays<T> Forwarded<T>::tape() const {
 }
 
 template <class T>
-std::vector<Bytes> Forwarded<T>::results() const {
+std::vector<Bytes> ForwardRun<T>::results() const {
   std::vector<Bytes> list;
   append(list, "output", output);
   append(list, "rms", rms);
@@ -220,7 +220,7 @@ std::vector<Bytes> Forwarded<T>::results() const {
 }
 
 template <class T>
-std::vector<Bytes> Forwarded<T>::tape_bytes() const {
+std::vector<Bytes> ForwardRun<T>::tape_bytes() const {
   std::vector<Bytes> list;
   append(list, "tape states", states_);
   for (const auto& factors : factors_) append(list, "tape factors", factors);
@@ -234,7 +234,7 @@ std::vector<Bytes> Forwarded<T>::tape_bytes() const {
 }
 
 template <class T>
-Reversed<T>::Reversed(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, WeightGradients mode,
+VjpRun<T>::VjpRun(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded, WeightGradients mode,
                       const Resources& resources) {
   const Case& c = problem.options();
   const Stack<T> stack = problem.stack_of(span);
@@ -246,7 +246,7 @@ Reversed<T>::Reversed(const Problem<T>& problem, Span span, const Forwarded<T>& 
   max_abs = Array<double>(states);
   nonfinite = Array<int64_t>(states);
   if (c.quantiles) quantiles = Array<double>(states * levels(c));
-  ReverseResults<T> out{};
+  VjpResults<T> out{};
   out.input_gradient = input_gradient.data();
   out.rms = rms.data();
   out.max_abs = max_abs.data();
@@ -270,11 +270,11 @@ Reversed<T>::Reversed(const Problem<T>& problem, Span span, const Forwarded<T>& 
   }
   out.branch_scale = branch_scale.data();
   out.skip_scale = skip_scale.data();
-  stack::reverse(stack, forwarded.tape(), probes, problem.cotangent().from(span.first), out, resources);
+  stack::vjp(stack, forwarded.tape(), probes, problem.cotangent().from(span.first), out, resources);
 }
 
 template <class T>
-std::vector<Bytes> Reversed<T>::results() const {
+std::vector<Bytes> VjpRun<T>::results() const {
   std::vector<Bytes> list;
   append(list, "input_gradient", input_gradient);
   append(list, "rms", rms);
@@ -291,23 +291,23 @@ std::vector<Bytes> Reversed<T>::results() const {
 }
 
 template <class T>
-Tangented<T>::Tangented(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded,
+JvpRun<T>::JvpRun(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded,
                         const Resources& resources) {
   const Case& c = problem.options();
   output = Array<T>(c.probes * c.replicates * span.count * c.equation.width);
   rms = Array<double>(c.probes * c.replicates * (c.depth + 1));
-  TangentResults<T> out{};
+  JvpResults<T> out{};
   out.output = output.data();
   out.rms = rms.data();
-  stack::tangent(problem.stack_of(span), forwarded.tape(), c.probes, problem.tangent().from(span.first), out,
+  stack::jvp(problem.stack_of(span), forwarded.tape(), c.probes, problem.tangent().from(span.first), out,
                  resources);
 }
 
 #define DG_INSTANTIATE(T)      \
   template class Problem<T>;   \
-  template class Forwarded<T>; \
-  template class Reversed<T>;  \
-  template class Tangented<T>;
+  template class ForwardRun<T>; \
+  template class VjpRun<T>;  \
+  template class JvpRun<T>;
 DG_INSTANTIATE(float)
 DG_INSTANTIATE(double)
 #undef DG_INSTANTIATE

@@ -1,4 +1,4 @@
-// One case as data, and its forward, reverse and tangent passes.
+// One case as data, and its forward, vjp and jvp.
 #pragma once
 
 #include "driver/cases.hpp"
@@ -48,9 +48,9 @@ class Problem {
 
 // What a forward pass leaves.
 template <class T>
-class Forwarded {
+class ForwardRun {
  public:
-  Forwarded(const Problem<T>& problem, Span span, bool keep, const Resources& resources);
+  ForwardRun(const Problem<T>& problem, Span span, bool keep, const Resources& resources);
   stack::TapeArrays<T> tape() const;
   std::vector<Bytes> results() const;
   std::vector<Bytes> tape_bytes() const;
@@ -70,9 +70,9 @@ class Forwarded {
 enum class WeightGradients { none, full, rms };
 
 template <class T>
-class Reversed {
+class VjpRun {
  public:
-  Reversed(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, WeightGradients mode,
+  VjpRun(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded, WeightGradients mode,
            const Resources& resources);
   std::vector<Bytes> results() const;
 
@@ -84,9 +84,9 @@ class Reversed {
 };
 
 template <class T>
-class Tangented {
+class JvpRun {
  public:
-  Tangented(const Problem<T>& problem, Span span, const Forwarded<T>& forwarded, const Resources& resources);
+  JvpRun(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded, const Resources& resources);
   std::vector<Bytes> results() const { return {bytes_of("tangent", output), bytes_of("rms", rms)}; }
 
   Array<T> output;

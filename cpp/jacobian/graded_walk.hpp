@@ -7,7 +7,7 @@
 #include "common/buffer.hpp"
 #include "jacobian/kernels.hpp"
 #include "spectra/graded_kernels.hpp"
-#include "stack/transport.hpp"
+#include "stack/propagation.hpp"
 
 namespace depthgauge::jacobian {
 

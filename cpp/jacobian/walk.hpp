@@ -6,7 +6,7 @@
 
 #include "common/buffer.hpp"
 #include "jacobian/kernels.hpp"
-#include "stack/transport.hpp"
+#include "stack/propagation.hpp"
 
 namespace depthgauge::jacobian {
 

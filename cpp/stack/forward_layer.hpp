@@ -32,16 +32,20 @@ void residual_plain(const Equation& eq, const Layer<T>& layer, T* r, ForwardJob<
   const bool linear = eq.branch == Branch::linear;
   const Vec<T> a = splat(static_cast<T>(linear ? 1 : eq.weight_scale));
   const T* bias = linear ? nullptr : layer.b_down;
+  // A linear branch is a result already: scale 1 and no bias leave it as it is.
+  const auto branch_row = [&](int64_t k) DG_INLINE_LAMBDA {
+    const Row<T> b = affine_row(r, k, a, bias);
+    return linear ? b : emit(b);
+  };
   const Term<T> skipped(layer.skip_scale), branched(layer.branch_scale);
   MomentSum<T> next, branch;
   each_feature(
       eq.width,
       [&](int64_t k, int chain) DG_INLINE_LAMBDA {
-        const Row<T> b = affine_row(r, k, a, bias);
+        const Row<T> b = branch_row(k);
         branch.add(chain, b);
         const Row<T> y = branched(b) + skipped(load_row(job.state + k * kLanes<T>));
-        next.add(chain, y);
-        store_row(job.next + k * kLanes<T>, y);
+        next.add(chain, emit(y, job.next + k * kLanes<T>));
       },
       [&]() DG_INLINE_LAMBDA {
         branch.flush();
@@ -50,7 +54,7 @@ void residual_plain(const Equation& eq, const Layer<T>& layer, T* r, ForwardJob<
   // The branch is not stored; it is made again where its moments need a second look.
   Moments m;
   if (take_moments(branch, &m)) {
-    for (int64_t k = 0; k < eq.width; ++k) store_row(r + k * kLanes<T>, affine_row(r, k, a, bias));
+    for (int64_t k = 0; k < eq.width; ++k) store_row(r + k * kLanes<T>, branch_row(k));
     finish(branch, r, eq.width, &m);
   }
   job.branch_pool = pool(m, job.examples);
@@ -75,8 +79,7 @@ void residual_normed(const Equation& eq, const Layer<T>& layer, T* r, ForwardJob
       d,
       [&](int64_t k, int chain) DG_INLINE_LAMBDA {
         const Row<T> y = branched(load_row(r + k * kLanes<T>)) + skipped(load_row(job.state + k * kLanes<T>));
-        sum.add(chain, y);
-        store_row(job.next + k * kLanes<T>, y);
+        sum.add(chain, emit(y, job.next + k * kLanes<T>));
       },
       [&]() DG_INLINE_LAMBDA { sum.flush(); });
   finish(sum, job.next, d, job.moments);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "stack/activations.hpp"
+#include "stack/epilogue.hpp"
 #include "stack/kernels.hpp"
 #include "stack/norms.hpp"
 
@@ -57,7 +58,7 @@ DG_INLINE Row<T> affine_row(const T* product, int64_t j, Vec<T> scale, const T* 
 // z = scale * product + bias in place.
 template <class T>
 DG_INLINE void add_bias(T* product, int64_t n, T scale, const T* bias) {
-  for (int64_t j = 0; j < n; ++j) store_row(product + j * kLanes<T>, affine_row(product, j, splat(scale), bias));
+  for (int64_t j = 0; j < n; ++j) emit(affine_row(product, j, splat(scale), bias), product + j * kLanes<T>);
 }
 
 // value = phi(scale * product + bias) in place, times `up` for a gated branch.
@@ -70,7 +71,7 @@ void activate_with(T* product, int64_t n, T scale, const T* bias, const Activati
   const HiddenRecord<T> to = record;
   int64_t live_count = 0, saturated_count = 0;
   for (int64_t j = 0; j < n; ++j) {
-    const Row<T> z = affine_row(product, j, s, bias);
+    const Row<T> z = emit(affine_row(product, j, s, bias));
     Row<T> value, derivative;
     Function<kind>::template eval<T>(z, parameters, value, derivative);
     unsigned positive = 0, live = 0, saturated = 0;
@@ -101,13 +102,14 @@ void activate_with(T* product, int64_t n, T scale, const T* bias, const Activati
     }
     if (up) {
       const Row<T> y = load_row(up + j * kLanes<T>);
+      value = emit(value);
       if (Record && to.gate_value) store_row(to.gate_value + j * kLanes<T>, value);
       value = value * y;
       for (int i = 0; i < kVectors; ++i)
         derivative.v[i] = select<T>(derivative.v[i] == Vec<T>{}, Vec<T>{}, derivative.v[i] * y.v[i]);
     }
     if (Record && to.derivative) store_row(to.derivative + j * kLanes<T>, derivative);
-    store_row(product + j * kLanes<T>, value);
+    emit(value, product + j * kLanes<T>);
   }
   record.live += live_count;
   record.saturated += saturated_count;

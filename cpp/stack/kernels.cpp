@@ -3,8 +3,8 @@
 
 #include "stack/forward_layer.hpp"
 #include "stack/outer_product.hpp"
-#include "stack/reverse_layer.hpp"
-#include "stack/tangent_layer.hpp"
+#include "stack/vjp_layer.hpp"
+#include "stack/jvp_layer.hpp"
 
 namespace {
 
@@ -38,8 +38,8 @@ void get_kernels(Kernels<DG_REAL>* out) {
   out->scratch = scratch;
   out->moments = group_moments<DG_REAL>;
   out->forward = forward_layer<DG_REAL>;
-  out->tangent = tangent_layer<DG_REAL>;
-  out->reverse = reverse_layer<DG_REAL>;
+  out->jvp = jvp_layer<DG_REAL>;
+  out->vjp = vjp_layer<DG_REAL>;
   out->outer = outer_product<DG_REAL>;
   out->peak = peak;
 }

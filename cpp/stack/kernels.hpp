@@ -117,7 +117,7 @@ struct ForwardJob {
 };
 
 template <class T>
-struct TangentJob {
+struct JvpJob {
   const T* state;
   T* tangent;  // of `state` on entry, of the next state on return
   Tape<T> tape;
@@ -151,7 +151,7 @@ struct GradientJob {
 };
 
 template <class T>
-struct ReverseJob {
+struct VjpJob {
   const T* state;
   T* gradient;  // at the next state on entry, at `state` on return
   Tape<T> tape;
@@ -180,8 +180,8 @@ struct Kernels {
   int64_t (*scratch)(const Equation&, int64_t jobs);
   void (*moments)(const T* group, int64_t d, int examples, Moments*, Pool*, double* totals);
   void (*forward)(const Equation&, const Layer<T>&, ForwardJob<T>*, int64_t jobs, T* scratch, const Stop&);
-  void (*tangent)(const Equation&, const Layer<T>&, TangentJob<T>*, int64_t jobs, T* scratch, const Stop&);
-  void (*reverse)(const Equation&, const Layer<T>&, ReverseJob<T>*, int64_t jobs, T* scratch, const Stop&);
+  void (*jvp)(const Equation&, const Layer<T>&, JvpJob<T>*, int64_t jobs, T* scratch, const Stop&);
+  void (*vjp)(const Equation&, const Layer<T>&, VjpJob<T>*, int64_t jobs, T* scratch, const Stop&);
   void (*outer)(const OuterProduct<T>&, int64_t first, int64_t last, T* scratch);
   // Independent multiply-adds, the limit of every product: returns the flops done by `steps` steps.
   double (*peak)(int64_t steps);

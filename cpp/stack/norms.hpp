@@ -6,6 +6,7 @@
 #pragma once
 
 #include "common/vector_math.hpp"
+#include "stack/epilogue.hpp"
 #include "stack/moments.hpp"
 
 namespace {
@@ -176,14 +177,14 @@ void apply_norm(Norm kind, const Equation& eq, const T* x, const NormFactors<T>*
     for (int64_t k = 0; k < eq.width; ++k) {
       Row<T> r = load_row(x + k * kLanes<T>);
       for (int i = 0; i < kVectors; ++i) r.v[i] = tanh(alpha * r.v[i]);
-      store_row(y + k * kLanes<T>, affine(k, r));
+      emit(affine(k, r), y + k * kLanes<T>);
     }
   } else if (kind == Norm::none) {
-    for (int64_t k = 0; k < eq.width; ++k) store_row(y + k * kLanes<T>, affine(k, load_row(x + k * kLanes<T>)));
+    for (int64_t k = 0; k < eq.width; ++k) emit(affine(k, load_row(x + k * kLanes<T>)), y + k * kLanes<T>);
   } else {
     const Normalized<T> hat(kind, x, *f);
     for (int64_t k = 0; k < eq.width; ++k)
-      store_row(y + k * kLanes<T>, affine(k, hat(load_row(x + k * kLanes<T>))));
+      emit(affine(k, hat(load_row(x + k * kLanes<T>))), y + k * kLanes<T>);
   }
 }
 

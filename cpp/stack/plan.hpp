@@ -7,7 +7,7 @@
 
 #include "common/buffer.hpp"
 #include "common/thread_pool.hpp"
-#include "stack/transport.hpp"
+#include "stack/propagation.hpp"
 
 namespace depthgauge::stack {
 

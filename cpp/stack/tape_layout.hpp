@@ -1,7 +1,7 @@
 // How a tape lies in memory: all of its parts in one piece, each at a cache line.
 #pragma once
 
-#include "stack/transport.hpp"
+#include "stack/propagation.hpp"
 
 namespace depthgauge::stack {
 

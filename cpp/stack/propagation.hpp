@@ -1,4 +1,4 @@
-// Whole stacks: forward, reverse and tangent passes over every layer, replicate and example.
+// Whole stacks: forward, vjp and jvp over every layer, replicate and example.
 #pragma once
 
 #include <cstdint>
@@ -98,7 +98,7 @@ struct ForwardResults {
 
 // Results are [probe][replicate][...].
 template <class T>
-struct ReverseResults {
+struct VjpResults {
   T* input_gradient;
   DG_VJP_STATISTICS(DG_POINTER)
   std::vector<double> quantiles;
@@ -113,7 +113,7 @@ struct ReverseResults {
 #undef DG_POINTER
 
 template <class T>
-struct TangentResults {
+struct JvpResults {
   T* output;
   double* rms;
 };
@@ -124,12 +124,12 @@ void forward(const Stack<T>& stack, const Rows<T>& rows, const int64_t* x_of, co
              const ForwardResults<T>& results, const Resources& resources);
 
 template <class T>
-void reverse(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
-             const ReverseResults<T>& results, const Resources& resources);
+void vjp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
+             const VjpResults<T>& results, const Resources& resources);
 
 template <class T>
-void tangent(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& rows,
-             const TangentResults<T>& results, const Resources& resources);
+void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& rows,
+             const JvpResults<T>& results, const Resources& resources);
 
 template <class T>
 Kernels<T> kernels(Target target);

@@ -4,8 +4,8 @@
 namespace depthgauge::stack {
 
 template <class T>
-void tangent(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& rows,
-             const TangentResults<T>& results, const Resources& resources) {
+void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& rows,
+             const JvpResults<T>& results, const Resources& resources) {
   const Kernels<T> table = kernels<T>(resources.target);
   const Plan plan = make_plan(stack, probes, resources.threads, by_set(stack));
   const auto units = static_cast<int64_t>(plan.units.size());
@@ -17,10 +17,10 @@ void tangent(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, c
 
   // Tangents at state l of some units, from those at the one before.
   const auto make_tangents = [&](const Batch& batch, int64_t l, int worker) {
-    TangentJob<T> jobs[kMaxJobs];
+    JvpJob<T> jobs[kMaxJobs];
     for (int64_t i = batch.first; i < batch.last; ++i) {
       const Unit& unit = plan.units[static_cast<size_t>(i)];
-      TangentJob<T>& job = jobs[i - batch.first];
+      JvpJob<T>& job = jobs[i - batch.first];
       job.tangent = tangents.get() + i * d * kGroup<T>;
       job.examples = unit.examples;
       if (l > 0) {
@@ -33,11 +33,11 @@ void tangent(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, c
       }
     }
     if (l > 0)
-      table.tangent(stack.equation, stack.layer(batch.set, l - 1, l), jobs, batch.last - batch.first,
+      table.jvp(stack.equation, stack.layer(batch.set, l - 1, l), jobs, batch.last - batch.first,
                     scratch.get() + worker * scratch_size, resources.stop);
     for (int64_t i = batch.first; i < batch.last; ++i) {
       const Unit& unit = plan.units[static_cast<size_t>(i)];
-      const TangentJob<T>& job = jobs[i - batch.first];
+      const JvpJob<T>& job = jobs[i - batch.first];
       pools[static_cast<size_t>(l * units + i)] = job.pool;
       if (l == stack.depth)
         write_group(job.tangent, d, unit,
@@ -55,9 +55,9 @@ void tangent(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, c
     }
 }
 
-template void tangent(const Stack<float>&, const TapeArrays<float>&, int64_t, const Rows<float>&,
-                      const TangentResults<float>&, const Resources&);
-template void tangent(const Stack<double>&, const TapeArrays<double>&, int64_t, const Rows<double>&,
-                      const TangentResults<double>&, const Resources&);
+template void jvp(const Stack<float>&, const TapeArrays<float>&, int64_t, const Rows<float>&,
+                      const JvpResults<float>&, const Resources&);
+template void jvp(const Stack<double>&, const TapeArrays<double>&, int64_t, const Rows<double>&,
+                      const JvpResults<double>&, const Resources&);
 
 }  // namespace depthgauge::stack

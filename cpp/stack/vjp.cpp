@@ -119,12 +119,12 @@ Pool pool_values(const T* values, int64_t count) {
   return pool;
 }
 
-// The reverse pass of one call, over some of the replicates.
+// The vjp of one call, over some of the replicates.
 template <class T>
-class Reverse {
+class Vjp {
  public:
-  Reverse(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
-          const ReverseResults<T>& results, const Resources& resources, const Kernels<T>& table,
+  Vjp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
+          const VjpResults<T>& results, const Resources& resources, const Kernels<T>& table,
           const std::vector<int64_t>& replicates)
       : stack_(stack),
         tape_(tape),
@@ -255,7 +255,7 @@ class Reverse {
   }
 
   void pass(const Batch& batch, int64_t l, int worker) {
-    ReverseJob<T> jobs[kMaxJobs];
+    VjpJob<T> jobs[kMaxJobs];
     const int64_t count = batch.last - batch.first;
     for (int64_t j = 0; j < count; ++j) {
       const int64_t i = batch.first + j;
@@ -266,7 +266,7 @@ class Reverse {
       jobs[j].weights = results_.weight_gradients ? store(l).job(i) : nullptr;
       jobs[j].examples = unit.examples;
     }
-    table_.reverse(stack_.equation, stack_.layer(batch.set, l, l - 1), jobs, count, scratch_.get() + worker * scratch_size_,
+    table_.vjp(stack_.equation, stack_.layer(batch.set, l, l - 1), jobs, count, scratch_.get() + worker * scratch_size_,
                    resources_.stop);
     Pool* const pools = pools_at(l) + batch.first;
     for (int64_t j = 0; j < count; ++j) pools[j] = jobs[j].pool;
@@ -388,7 +388,7 @@ class Reverse {
   const TapeArrays<T>& tape_;
   const int64_t probes_;
   const Rows<T>& cotangent_;
-  const ReverseResults<T>& results_;
+  const VjpResults<T>& results_;
   const Resources& resources_;
   const Kernels<T>& table_;
   const Plan plan_;
@@ -411,7 +411,7 @@ class Reverse {
 constexpr int64_t kStoreBytes = 256 << 20;
 
 template <class T>
-std::vector<std::vector<int64_t>> replicate_blocks(const Stack<T>& stack, const ReverseResults<T>& results) {
+std::vector<std::vector<int64_t>> replicate_blocks(const Stack<T>& stack, const VjpResults<T>& results) {
   const std::vector<int64_t> order = by_set(stack);
   if (!results.weight_gradients) return {order};
   const int64_t each = layers_at_once(stack) * stack.groups() * 64 * (3 * stack.equation.width + 3 * stack.equation.hidden);
@@ -432,18 +432,18 @@ std::vector<std::vector<int64_t>> replicate_blocks(const Stack<T>& stack, const 
 }  // namespace
 
 template <class T>
-void reverse(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
-             const ReverseResults<T>& results, const Resources& resources) {
+void vjp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
+             const VjpResults<T>& results, const Resources& resources) {
   const Kernels<T> table = kernels<T>(resources.target);
   for (const std::vector<int64_t>& replicates : replicate_blocks(stack, results)) {
-    Reverse<T>(stack, tape, probes, cotangent, results, resources, table, replicates).run();
+    Vjp<T>(stack, tape, probes, cotangent, results, resources, table, replicates).run();
     if (resources.stop()) return;
   }
 }
 
-template void reverse(const Stack<float>&, const TapeArrays<float>&, int64_t, const Rows<float>&,
-                      const ReverseResults<float>&, const Resources&);
-template void reverse(const Stack<double>&, const TapeArrays<double>&, int64_t, const Rows<double>&,
-                      const ReverseResults<double>&, const Resources&);
+template void vjp(const Stack<float>&, const TapeArrays<float>&, int64_t, const Rows<float>&,
+                      const VjpResults<float>&, const Resources&);
+template void vjp(const Stack<double>&, const TapeArrays<double>&, int64_t, const Rows<double>&,
+                      const VjpResults<double>&, const Resources&);
 
 }  // namespace depthgauge::stack

@@ -1,11 +1,11 @@
-// The derivative of one block in forward mode, over groups of examples that share its weights.
+// The jvp of one block, its derivative in forward mode, over groups of examples that share its weights.
 #pragma once
 
 #include "stack/layer.hpp"
 
 namespace {
 
-using depthgauge::stack::TangentJob;
+using depthgauge::stack::JvpJob;
 using depthgauge::stack::kMaxJobs;
 
 template <class T>
@@ -17,7 +17,7 @@ void pool_of(const MomentSum<T>& sum, const T* group, int64_t d, int examples, P
 
 // next tangent = N_post'(skip_scale * t + branch_scale * N_output'(r)), with r the last product's tangent.
 template <class T>
-void residual_tangent(const Equation& eq, const Layer<T>& layer, T* r, TangentJob<T>& job) {
+void residual_jvp(const Equation& eq, const Layer<T>& layer, T* r, JvpJob<T>& job) {
   const int64_t d = eq.width;
   const Row<T> a = splat_row(static_cast<T>(eq.branch == Branch::linear ? 1 : eq.weight_scale));
   const Term<T> skipped(layer.skip_scale), branched(layer.branch_scale);
@@ -47,7 +47,7 @@ void residual_tangent(const Equation& eq, const Layer<T>& layer, T* r, TangentJo
 }
 
 template <class T>
-void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* jobs, int64_t count, T* memory,
+void jvp_layer(const Equation& eq, const Layer<T>& layer, JvpJob<T>* jobs, int64_t count, T* memory,
                    const Stop& stop) {
   const bool few = hold_few(jobs, count);
   const int64_t d = eq.width, m = eq.hidden, chunk = few ? chunk_of_few(eq) : chunk_size<T>(eq);
@@ -57,7 +57,7 @@ void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* job
   T* r[kMaxJobs];
   const bool pre = active(eq, layer, kPre);
   for (int64_t g = 0; g < count; ++g) {
-    TangentJob<T>& job = jobs[g];
+    JvpJob<T>& job = jobs[g];
     input[g] = job.tangent;
     if (pre) {
       T* u = scratch.take_group(d);
@@ -103,7 +103,7 @@ void tangent_layer(const Equation& eq, const Layer<T>& layer, TangentJob<T>* job
       if (eq.branch != Branch::linear) down.multiply(z, examples, r[g], j0 > 0, soon);
     }
   }
-  for (int64_t g = 0; g < count; ++g) residual_tangent(eq, layer, r[g], jobs[g]);
+  for (int64_t g = 0; g < count; ++g) residual_jvp(eq, layer, r[g], jobs[g]);
 }
 
 }  // namespace
