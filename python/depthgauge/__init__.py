@@ -15,9 +15,10 @@ from depthgauge.spectra.estimates import Estimate, estimate_spread
 from depthgauge.spectra.products import log_singular_values
 from depthgauge.spectra.spreads import Spread, singular_values, spread, spread_ragged
 from depthgauge.stacks.generated_weights import GeneratedWeights
+from depthgauge.stacks.initialization import initialize
 from depthgauge.stacks.propagation import forward, jvp, vjp
 from depthgauge.stacks.results import Backward, Forward, Tangent
-from depthgauge.stacks.weights import Weights, initialize
+from depthgauge.stacks.weights import Weights
 
 __all__ = [
     "Backward",

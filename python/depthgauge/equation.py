@@ -17,8 +17,11 @@ from typing import Any
 from depthgauge._common import arguments
 
 ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "gelu", "gelu_tanh", "silu", "abs", "identity")
-BRANCHES = ("mlp", "linear", "gated")
+# The matrices of each kind of branch, in the order in which they are drawn.
+BRANCH_MATRICES = {"mlp": ("up", "down"), "linear": ("up",), "gated": ("up", "gate", "down")}
+BRANCHES = tuple(BRANCH_MATRICES)
 NORMS = ("none", "rms", "layer", "center", "dyt", "rms_detached", "layer_detached")
+NORM_PLACES = ("pre", "output", "post")
 PLACEMENTS = ("none", "pre", "post", "output", "sandwich")
 
 _ACTIVATION_SYNONYMS = {
@@ -49,6 +52,14 @@ _NORM_SYNONYMS = {
     "dynamic_tanh": "dyt",
     "identity": "none",
 }
+_NORM_FIELDS = tuple(f"{place}_norm" for place in NORM_PLACES)
+
+
+def field_names(branch: str) -> tuple[str, ...]:
+    """Return the fields of weights that a kind of branch has use for: matrices, their biases, gains and shifts."""
+    matrices = BRANCH_MATRICES[branch]
+    biases = (f"b_{name}" for name in matrices)
+    return (*matrices, *biases, *(f"{place}_{part}" for place in NORM_PLACES for part in ("gain", "shift")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +144,7 @@ class Block:
             "slope": arguments.real("slope", self.slope),
             "dyt_alpha": arguments.real("dyt_alpha", self.dyt_alpha),
         }
-        for place in ("pre_norm", "output_norm", "post_norm"):
+        for place in _NORM_FIELDS:
             checked[place] = arguments.choice(place, getattr(self, place), NORMS, _NORM_SYNONYMS)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -160,7 +171,7 @@ class Block:
         """
         arguments.choice("placement", placement, PLACEMENTS, {"post_norm": "post", "pre_norm": "pre"})
         arguments.choice("norm", norm, NORMS, _NORM_SYNONYMS)
-        repeated = sorted({"pre_norm", "output_norm", "post_norm"} & rest.keys())
+        repeated = sorted({*_NORM_FIELDS} & rest.keys())
         if repeated:
             raise TypeError(f"Block.placed sets {', '.join(repeated)} itself; use Block(...) to choose each norm")
         return cls(

@@ -19,7 +19,7 @@ from problems import Shape, arrays_of, assert_same_bits
 import depthgauge as dg
 from depthgauge.equation import BRANCHES
 from depthgauge.stacks import segments
-from depthgauge.stacks.weights import INITIALIZERS, matrix_shapes, standard_deviation
+from depthgauge.stacks.initialization import INITIALIZERS, matrix_shapes, standard_deviation
 
 MLP = dg.Block()
 GENERATED = [init for init in INITIALIZERS if init != "orthogonal"]

@@ -11,7 +11,7 @@ import pytest
 from problems import BIASES, GAINS, MATRICES, SHIFTS, random_weights
 
 import depthgauge as dg
-from depthgauge.stacks.weights import INITIALIZERS
+from depthgauge.stacks.initialization import INITIALIZERS
 
 GATED = dg.Block(branch="gated")
 

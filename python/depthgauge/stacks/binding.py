@@ -11,7 +11,7 @@ import numpy as np
 from depthgauge._common.arguments import shape_text
 from depthgauge._common.arrays import Array, Indices, broadcast_shapes
 from depthgauge.backends.protocol import Parameter, Stack
-from depthgauge.equation import Block
+from depthgauge.equation import BRANCH_MATRICES, Block, field_names
 from depthgauge.stacks.generated_weights import GeneratedWeights
 from depthgauge.stacks.weights import Weights, leading_shape
 
@@ -20,11 +20,6 @@ AnyWeights = Weights | GeneratedWeights
 # The last stack of each Weights alive, and the block and axes that it is for: calls in a loop repeat them, and in short
 # calls the checks of a stack are a good part.
 _latest: WeakKeyDictionary[Weights, tuple[Block, tuple[int, ...], Stack]] = WeakKeyDictionary()
-
-_MATRICES = {"linear": ("up",), "mlp": ("up", "down"), "gated": ("up", "down", "gate")}
-_BIASES = {"linear": ("b_up",), "mlp": ("b_up", "b_down"), "gated": ("b_up", "b_down", "b_gate")}
-_NORMS = tuple(f"{place}_{part}" for place in ("pre", "output", "post") for part in ("gain", "shift"))
-_FIELDS = {branch: {*_MATRICES[branch], *_BIASES[branch], *_NORMS} for branch in _MATRICES}
 
 
 def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
@@ -119,10 +114,10 @@ def flat_indices(leading: tuple[int, ...], broadcast: tuple[int, ...]) -> Indice
 
 
 def _check_fields(block: Block, weights: AnyWeights, present: Iterable[str]) -> None:
-    for name in _MATRICES[block.branch]:
+    for name in BRANCH_MATRICES[block.branch]:
         if name not in present:
             raise ValueError(f"branch={block.branch!r} needs weights with {name}, which is absent")
-    unused = sorted(set(present) - _FIELDS[block.branch])
+    unused = sorted(set(present) - set(field_names(block.branch)))
     if unused:
         raise ValueError(f"branch={block.branch!r} has no use for the weights' {', '.join(unused)}")
     if block.branch == "linear" and weights.hidden != weights.width:

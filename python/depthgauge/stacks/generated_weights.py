@@ -16,7 +16,8 @@ from depthgauge.backends import get_backend
 from depthgauge.backends.reference.philox import LAYOUT
 from depthgauge.equation import Block
 from depthgauge.random.normals import seed_of
-from depthgauge.stacks.weights import Weights, check_field_size, checked_sizes, matrix_shapes, standard_deviation
+from depthgauge.stacks.initialization import check_field_size, checked_sizes, matrix_shapes, standard_deviation
+from depthgauge.stacks.weights import Weights
 
 # Words of Philox's counter: number of the layer, and of the matrix.
 _MOST_LAYERS = 2**32
