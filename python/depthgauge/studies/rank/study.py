@@ -12,7 +12,7 @@ import depthgauge as dg
 from depthgauge._common import arguments
 from depthgauge.studies.rank.intervals import Finding, mean_and_half
 from depthgauge.sweeps.dataset import require
-from depthgauge.sweeps.runs import Path
+from depthgauge.sweeps.store import Path
 
 if TYPE_CHECKING:
     import xarray
