@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import depthgauge as dg
+
+if TYPE_CHECKING:
+    import xarray
+
+
+def same(one: xarray.Dataset, other: xarray.Dataset) -> bool:
+    """Return whether two sweeps gave the same in all but the times that they took."""
+    return one.drop_vars("cell_seconds").identical(other.drop_vars("cell_seconds"))
 
 
 def transport(depth: int, branch_scale: float, seed: int) -> dict[str, Any]:
@@ -45,9 +53,14 @@ def odd_seeds_fail(x: int, seed: int) -> dict[str, Any]:
 
 
 def threads(seed: int) -> dict[str, Any]:
-    """Return how many threads a call may use."""
+    """Return how many threads a call may use, and how many the environment asks for."""
     time.sleep(0.01)
-    return {"threads": dg.build_config()["threads"]}
+    return {"threads": dg.build_config()["threads"], "asked": os.environ.get("DEPTHGAUGE_NUM_THREADS", "")}
+
+
+def allow_threads(count: int) -> None:
+    """Set what the environment of this process asks for."""
+    os.environ["DEPTHGAUGE_NUM_THREADS"] = str(count)
 
 
 def kills_its_process(seed: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 
 from depthgauge import plots
 from depthgauge.studies.ablation import TransportAblation, transport_ablation
+from depthgauge.studies.ablation_figure import transport_figure
 
 pytest.importorskip("matplotlib")
 
@@ -23,7 +24,7 @@ def ablation() -> TransportAblation:
 
 
 def test_both_rivers_have_a_line_a_configuration(ablation: TransportAblation) -> None:
-    figure = plots.transport_figure(ablation)
+    figure = transport_figure(ablation)
     states, gradients, *close_ups = figure.axes
     for axes, attribute in ((states, "forward_rms"), (gradients, "gradient_rms")):
         assert len(axes.lines) == len(ablation.transports)
@@ -38,7 +39,7 @@ def test_both_rivers_have_a_line_a_configuration(ablation: TransportAblation) ->
 
 
 def test_legend_names_every_configuration_and_the_caption_warns(ablation: TransportAblation) -> None:
-    figure = plots.transport_figure(ablation)
+    figure = transport_figure(ablation)
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
     for transport, label in zip(ablation.transports, labels, strict=True):
@@ -55,12 +56,12 @@ def test_lines_differ_in_color_and_in_gray() -> None:
 @pytest.mark.parametrize("suffix", [*plots.SUFFIXES, ".PNG"])
 def test_format_follows_the_suffix(ablation: TransportAblation, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"rivers{suffix}"
-    plots.save_transport(ablation, path)
+    plots.save(transport_figure(ablation), path)
     assert path.read_bytes().startswith(SIGNATURES[suffix.lower()])
 
 
 def test_nothing_is_cut_off(ablation: TransportAblation) -> None:
-    figure = plots.transport_figure(ablation)
+    figure = transport_figure(ablation)
     figure.draw_without_rendering()
     whole = figure.get_tightbbox()
     assert whole.x0 >= 0
@@ -78,7 +79,7 @@ def test_nothing_is_cut_off(ablation: TransportAblation) -> None:
 
 def test_unknown_suffix(ablation: TransportAblation, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.jpg.*\.png"):
-        plots.save_transport(ablation, tmp_path / "rivers.jpg")
+        plots.save(transport_figure(ablation), tmp_path / "rivers.jpg")
 
 
 def test_values_past_the_range_are_drawn_around(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_values_past_the_range_are_drawn_around(tmp_path: Path) -> None:
     exploded["relu_residual_unscaled"].forward_rms[4:] = np.inf
     exploded["relu_he_plain"].forward_rms[4:] = 0.0
     exploded["tanh_xavier_plain"].gradient_rms.fill(np.nan)
-    plots.save_transport(exploded, tmp_path / "rivers.png")
+    plots.save(transport_figure(exploded), tmp_path / "rivers.png")
 
 
 def test_pyplot_is_not_touched(tmp_path: Path) -> None:
@@ -96,9 +97,10 @@ import sys
 import depthgauge.cli
 from depthgauge import plots
 from depthgauge.studies.ablation import transport_ablation
+from depthgauge.studies.ablation_figure import transport_figure
 assert not any(name.partition(".")[0] == "matplotlib" for name in sys.modules)
 run = transport_ablation(depth=2, width=4, batch=2, backend="reference")
-plots.save_transport(run, {str(tmp_path / "rivers.png")!r})
+plots.save(transport_figure(run), {str(tmp_path / "rivers.png")!r})
 assert "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -107,4 +109,4 @@ assert "matplotlib.pyplot" not in sys.modules
 def test_missing_matplotlib_says_what_to_install(ablation: TransportAblation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"depthgauge\[plot\]"):
-        plots.transport_figure(ablation)
+        transport_figure(ablation)

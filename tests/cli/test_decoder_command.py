@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from command_line import exit_status, run
 
-from depthgauge import cli, plots
+from depthgauge import cli
+from depthgauge.plots import CAPTION
 from depthgauge.studies.decoder import BAND, FIXTURES, RULES, DecoderConfig, commission
+from depthgauge.studies.decoder.figures import RULE_STYLES, decoder_figure
 
 SIZES = {"layers": 3, "width": 16, "heads": 4, "kv-heads": 2, "ff": 12, "vocabulary": 40, "seed": 9}
 OWN = [*(f"--{option}={value}" for option, value in SIZES.items()), "--ids=3,1,4,1,5"]
@@ -178,7 +180,7 @@ def test_both_curves_and_the_band_are_drawn(rows: int) -> None:
     config = DecoderConfig(layers=2, width=4, heads=1, ff_width=4, vocabulary=266, max_positions=4)
     compared: Any = list(RULES)
     runs = {f"run {row}": commission(config, compare=compared, seed=row) for row in range(rows)}
-    figure = plots.decoder_figure(runs)
+    figure = decoder_figure(runs)
     assert len(figure.axes) == 2 * rows
     for number, run_ in enumerate(runs.values()):
         for axes, attribute in zip(figure.axes[2 * number :], ("activation_ratio", "adjoint_ratio"), strict=False):
@@ -189,15 +191,15 @@ def test_both_curves_and_the_band_are_drawn(rows: int) -> None:
             (band,) = axes.patches
             box = band.get_extents().transformed(axes.transData.inverted())
             assert (box.y0, box.y1) == pytest.approx(BAND)
-    assert len({style["color"] for style in plots.RULE_STYLES.values()}) == len(RULES)
-    assert plots.CAPTION in [text.get_text() for text in figure.texts]
+    assert len({style["color"] for style in RULE_STYLES.values()}) == len(RULES)
+    assert CAPTION in [text.get_text() for text in figure.texts]
 
 
 @pytest.mark.parametrize("rows", [1, 4])
 def test_nothing_of_a_plot_is_cut_off(rows: int) -> None:
     pytest.importorskip("matplotlib")
     config = DecoderConfig(layers=40, width=4, heads=1, ff_width=4, vocabulary=266, max_positions=4)
-    figure = plots.decoder_figure(dict.fromkeys(map(str, range(rows)), commission(config, compare=list(RULES))))
+    figure = decoder_figure(dict.fromkeys(map(str, range(rows)), commission(config, compare=list(RULES))))
     figure.draw_without_rendering()
     whole = figure.get_tightbbox()
     assert (whole.x0, whole.y0) >= (0, 0)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,10 +33,6 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def same(one: xarray.Dataset, other: xarray.Dataset) -> bool:
-    return one.drop_vars("cell_seconds").identical(other.drop_vars("cell_seconds"))
-
-
 def square(x: int, seed: int) -> dict[str, Any]:
     return {"y": x * x + seed, "ramp": ("i", np.arange(float(x)))}
 
@@ -56,7 +51,7 @@ def test_what_is_stored_is_read_and_not_run(store: Path, tmp_path: Path) -> None
     assert sorted(cell for run, cell in sweep_cells.calls(log) if run == 2) == [
         (0, 2), (3, 2), (5, 0), (5, 1), (5, 2),
     ]  # fmt: skip
-    assert same(whole, sweep_logged(None, log, 3, grid={"x": np.array([3, 5, 0])}, seeds=[1, 2, 0]))
+    assert sweep_cells.same(whole, sweep_logged(None, log, 3, grid={"x": np.array([3, 5, 0])}, seeds=[1, 2, 0]))
     part = sweep_logged(store, log, 4, grid={"x": [3]})
     assert part["y"].item() == np.sin(3)
     assert not any(run == 4 for run, _ in sweep_cells.calls(log))
@@ -77,7 +72,7 @@ def test_failed_cells_are_tried_again(store: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SWEEP_CELLS_HEALED", "1")
     healed = dg.sweep(sweep_cells.odd_seeds_fail, {"x": [0]}, seeds=2, store=store)
     assert healed["y"].values.tolist() == [[0, 1]]
-    assert same(dg.read_store(store), healed)
+    assert sweep_cells.same(dg.read_store(store), healed)
     assert healed.attrs["failed"] == 0
 
 
@@ -90,99 +85,6 @@ def test_results_that_do_not_fit_together_stay(store: Path) -> None:
             dg.sweep(changes, {"x": [1, 2, 3]}, store=store)
         with contextlib.closing(sqlite3.connect(store)) as database:
             assert database.execute("SELECT count(*) FROM cells").fetchone() == (2,), attempt
-
-
-# ---- names and versions
-
-
-def test_another_source_is_another_version(store: Path) -> None:
-    def make(factor: int) -> Callable[..., dict[str, Any]]:
-        def cell(x: int, seed: int, offset: int = 0) -> dict[str, Any]:
-            return {"y": factor * x + offset}
-
-        return cell
-
-    values = {"x": [1]}
-    assert dg.sweep(make(2), values, store=store)["y"].item() == 2
-    assert dg.sweep(make(3), values, store=store)["y"].item() == 3  # what it encloses differs
-    assert dg.sweep(functools.partial(make(3), offset=4), values, store=store)["y"].item() == 7
-    other = make(2)
-    other.__defaults__ = (5,)
-    assert dg.sweep(other, values, store=store)["y"].item() == 7
-
-    def cell(x: int, seed: int) -> dict[str, Any]:
-        return {"y": -x}
-
-    assert dg.sweep(cell, values, store=store)["y"].item() == -1
-    with pytest.raises(ValueError, match=r"the stores hold name='cell' version=.*choose one by name= and version="):
-        dg.read_store(store)
-    version = dg.sweep(cell, values).attrs["version"]
-    assert dg.read_store(store, version=version)["y"].item() == -1
-    with pytest.raises(ValueError, match="none has name='other', version=None"):
-        dg.read_store(store, name="other")
-
-
-FACTOR = 2
-
-
-def scaled(x: int, seed: int) -> dict[str, Any]:
-    return {"y": [FACTOR * value for value in (x,)]}
-
-
-def test_a_changed_constant_is_another_version(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert dg.sweep(scaled, {"x": [5]}, store=store)["y"].item() == 10
-    monkeypatch.setitem(scaled.__globals__, "FACTOR", 3)
-    assert dg.sweep(scaled, {"x": [5]}, store=store)["y"].item() == 15
-    with store_module.Store(store, write=False) as cells:
-        assert len(cells.names()) == 2
-
-
-def test_a_wrapped_function_is_told_from_the_plain_one() -> None:
-    def doubled(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        @functools.wraps(function)
-        def wrapper(**point: Any) -> dict[str, Any]:
-            return {name: 2 * value for name, value in function(**point).items()}
-
-        return wrapper
-
-    versions = {dg.sweep(f, {"x": [0]}).attrs["version"] for f in (identity, doubled(identity))}
-    assert len(versions) == 2
-
-
-def identity(x: int, seed: int) -> dict[str, Any]:
-    return {"y": x}
-
-
-def tabulated(x: int, seed: int, table: Any) -> dict[str, Any]:
-    return {"y": table[x]}
-
-
-class Tabulated:
-    def __call__(self, x: int, seed: int) -> dict[str, Any]:
-        return {"y": x}
-
-
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (lambda x, seed: {"y": x}, "a lambda"),
-        (Tabulated(), "no function written with def"),
-        (functools.partial(tabulated, table=np.arange(5)), "an argument of the partial is of type"),
-        (eval("lambda x, seed: {'y': x}"), "a lambda"),
-    ],
-)
-def test_a_function_without_source_needs_a_version(function: Any, reason: str, store: Path) -> None:
-    with pytest.raises(ValueError, match=f"{reason}.*; give version="):
-        dg.sweep(function, {"x": [2]}, store=store)
-    assert dg.sweep(function, {"x": [2]}, store=store, version="1", name="mine")["y"].item() == 2
-    assert dg.read_store(store).attrs["name"] == "mine"
-
-
-def test_a_function_from_nowhere_needs_a_version(store: Path) -> None:
-    scope: dict[str, Any] = {}
-    exec("def typed(seed):\n    return {'y': seed}", scope)
-    with pytest.raises(ValueError, match=r"the source of typed is not available; give version="):
-        dg.sweep(scope["typed"], {}, store=store)
 
 
 # ---- kills
@@ -229,8 +131,8 @@ def test_kills_at_random_moments_lose_nothing_and_repeat_nothing(store: Path, tm
         kept.append(committed(store))
     finished = sweep_logged(store, log, 10, grid={"x": range(100)}, seeds=4)
     undisturbed = sweep_logged(None, tmp_path / "other", grid={"x": range(100)}, seeds=4)
-    assert same(finished, undisturbed)
-    assert same(dg.read_store(store), undisturbed)
+    assert sweep_cells.same(finished, undisturbed)
+    assert sweep_cells.same(dg.read_store(store), undisturbed)
 
     calls = sweep_cells.calls(log)
     for run, cells in enumerate(kept):
@@ -312,7 +214,7 @@ def test_a_full_disk_is_told_and_loses_nothing(store: Path, tmp_path: Path, monk
     kept = committed(store)
     assert len(kept) > 5
     result = sweep_logged(store, log, 2, grid={"x": range(100)})
-    assert same(result, sweep_logged(None, tmp_path / "other", grid={"x": range(100)}))
+    assert sweep_cells.same(result, sweep_logged(None, tmp_path / "other", grid={"x": range(100)}))
     assert not kept & {cell for run, cell in sweep_cells.calls(log) if run == 2}
 
 
@@ -379,7 +281,7 @@ def test_a_store_that_cannot_be_written_is_told(store: Path, tmp_path: Path) -> 
         dg.read_store(store)
     result = dg.sweep(square, GRID, store=store)
     store.chmod(0o444)
-    assert same(dg.read_store(store), result)
+    assert sweep_cells.same(dg.read_store(store), result)
     if not os.access(store, os.W_OK):  # not as root
         with pytest.raises(PermissionError, match="the store cannot be written"):
             dg.sweep(square, GRID, seeds=2, store=store)
@@ -387,55 +289,3 @@ def test_a_store_that_cannot_be_written_is_told(store: Path, tmp_path: Path) -> 
     store.write_bytes(b"")
     with pytest.raises(ValueError, match="is empty"):
         dg.read_store(store)
-
-
-# ---- reading
-
-
-def test_a_store_reads_as_its_sweep(store: Path) -> None:
-    blocks = [dg.Block.placed("post"), dg.Block.placed("pre")]
-
-    def cell(block: dg.Block, depth: int, note: str | None, seed: int) -> dict[str, Any]:
-        return {"y": len(block.formula()) + depth, "z": ("layer", np.arange(depth, dtype=np.float32))}
-
-    grid = {"block": blocks, "depth": [4, 2], "note": [None, "a"]}
-    result = dg.sweep(cell, grid, seeds=[5, 1], store=store)
-    assert dg.read_store(store).identical(result)
-    labels = {"block": ["post", "pre"], "layer": [10, 20, 30, 40]}
-    assert dg.read_store(store, coords=labels).identical(dg.sweep(cell, grid, seeds=[5, 1], store=store, coords=labels))
-
-
-def test_stores_are_joined(tmp_path: Path) -> None:
-    one, two, three = (tmp_path / f"{name}.db" for name in ("one", "two", "three"))
-    dg.sweep(square, {"x": [1, 4]}, seeds=[2, 3], store=one)
-    dg.sweep(square, {"x": [2]}, seeds=[0, 1, 2, 3], store=two)
-    joined = dg.read_store(one, two)
-    assert joined["x"].values.tolist() == [1, 2, 4]
-    assert joined["seed"].values.tolist() == [0, 1, 2, 3]
-    np.testing.assert_array_equal(joined["y"].sel(x=2), [4, 5, 6, 7])
-    np.testing.assert_array_equal(joined["y"].sel(x=4), [np.nan, np.nan, 18, 19])
-    dg.sweep(square, {"x": [1, 2, 4]}, seeds=4, store=three)
-    assert same(dg.read_store(two, one, three), dg.read_store(three))
-
-
-def test_stores_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
-    one, two = tmp_path / "one.db", tmp_path / "two.db"
-    for store, factor in ((one, 1), (two, 2)):
-        dg.sweep(lambda x, seed, f=factor: {"y": f * x}, {"x": [0, 1]}, store=store, name="f", version="1")
-    with pytest.raises(ValueError, match=r'one.db and .*two.db have different results for the cell {"x":1}, seed 0'):
-        dg.read_store(one, two)
-    dg.sweep(lambda seed: {"y": 0}, {}, store=one, name="f", version="1")
-    with pytest.raises(ValueError, match=r"have different axes: \(\) and \(x\)"):
-        dg.read_store(one)
-    with pytest.raises(TypeError, match="at least one path"):
-        dg.read_store()
-
-
-def test_a_result_beats_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = tmp_path / "one.db", tmp_path / "two.db"
-    with pytest.warns(RuntimeWarning, match="1 of 2"):
-        dg.sweep(sweep_cells.odd_seeds_fail, {"x": [0]}, seeds=2, store=one)
-    monkeypatch.setenv("SWEEP_CELLS_HEALED", "1")
-    dg.sweep(sweep_cells.odd_seeds_fail, {"x": [0]}, seeds=[1], store=two)
-    for paths in ((one, two), (two, one)):
-        assert dg.read_store(*paths)["y"].values.tolist() == [[0, 1]]

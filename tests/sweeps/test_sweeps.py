@@ -6,16 +6,9 @@ import functools
 import importlib.util
 import itertools
 import json
-import multiprocessing
-import os
-import pickle
-import shutil
 import subprocess
 import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +16,10 @@ import numpy as np
 import pytest
 import sweep_cells
 import xarray
-from hypothesis import given
-from hypothesis import strategies as st
 from interrupts import needs_signals, output_after_control_c
 
 import depthgauge as dg
-from depthgauge.sweeps import canonical, cells, grid
-
-TESTS = Path(__file__).parents[1]
-
-
-def untimed(dataset: xarray.Dataset) -> xarray.Dataset:
-    return dataset.drop_vars("cell_seconds")
+from depthgauge.sweeps import cells
 
 
 @pytest.fixture(scope="module")
@@ -105,87 +90,6 @@ def test_the_function_gets_plain_values() -> None:
     }
     assert point == expected
     assert {name: type(value) for name, value in point.items()} == {n: type(value) for n, value in expected.items()}
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=4,
-)
-
-
-@given(VALUES)
-def test_text_gives_the_value_back(value: Any) -> None:
-    text = canonical.to_text(value)
-    back = canonical.from_text(text)
-    assert repr(back) == repr(value) or isinstance(value, tuple | dict)
-    assert canonical.to_text(back) == text
-    assert "\n" not in text
-
-
-@given(st.floats(), st.floats())
-def test_floats_have_one_text_only_if_they_have_one_value(one: float, other: float) -> None:
-    same = one.hex() == other.hex()
-    assert (canonical.to_text(one) == canonical.to_text(other)) == same
-
-
-def test_numbers_of_any_kind_have_one_text_an_int_and_a_float_two() -> None:
-    ints = [4, np.int64(4), np.uint8(4), np.array(4)]
-    floats = [4.0, np.float32(4), np.float64(4)]
-    assert {canonical.to_text(canonical.plain("x", four)) for four in ints} == {"4"}
-    assert {canonical.to_text(canonical.plain("x", four)) for four in floats} == {"4.0"}
-    assert canonical.to_text(True) == "true"
-
-
-def test_blocks_have_a_text() -> None:
-    block = dg.Block(branch_scale=[0.1, 0.2], post_norm="layer")
-    text = canonical.to_text(block)
-    assert canonical.from_text(text) == block
-    assert text == '{"Block":{"branch_scale":[0.1,0.2],"post_norm":"layer"}}'
-
-
-def test_the_order_of_axes_is_no_part_of_a_cell() -> None:
-    one = grid.checked_grid({"a": [1, 2], "b": ["x"]}, 2)
-    other = grid.checked_grid([("b", ["x"]), ("a", [2, 1])], [1, 0])
-    assert {cell.key for cell in one.cells()} == {cell.key for cell in other.cells()}
-    assert grid.Grid.from_json(one.to_json()) == one
-    for cell in one.cells():
-        values = canonical.from_text('{"dict":' + cell.parameters + "}")
-        assert values == cell.point
-
-
-@pytest.mark.parametrize(
-    ("values", "labels"),
-    [
-        ([4, 2], [4, 2]),
-        ([1, 0.5], [1.0, 0.5]),
-        (["b", "a"], ["b", "a"]),
-        ([False, True], [False, True]),
-        ([None, 3], ["None", "3"]),
-        ([3, "3"], ["3", '"3"']),
-        ([(1, 2), (3,)], ["(1, 2)", "(3,)"]),
-        ([2**80], [str(2**80)]),
-        ([-1, 2**63], ["-1", str(2**63)]),
-        ([dg.Block()], [dg.Block().formula()]),
-    ],
-)
-def test_labels_of_an_axis(values: list[Any], labels: list[Any]) -> None:
-    result = dg.sweep(lambda v, seed: {"y": 1}, {"v": values})
-    assert result["v"].values.tolist() == labels
-
-
-def test_ints_beside_floats_are_floats() -> None:
-    assert dg.sweep(lambda v, seed: {"y": v * 2}, {"v": [1, 0.5]})["y"].values.tolist() == [[2.0], [1.0]]
-
-
-def test_coords_label_axes_and_declared_dimensions() -> None:
-    def states(block: dg.Block, seed: int) -> dict[str, Any]:
-        return {"rms": ("depth", [1.0, 2.0])}
-
-    blocks = [dg.Block.placed("pre"), dg.Block.placed("post")]
-    result = dg.sweep(states, {"block": blocks}, coords={"block": ["pre", "post"], "depth": [12, 24, 48]})
-    assert result["rms"].sel(block="post", depth=24).item() == 2.0
-    assert np.isnan(result["rms"].sel(depth=48)).all()
 
 
 def test_gaps_keep_floats_and_make_floats_of_the_rest() -> None:
@@ -341,141 +245,6 @@ def test_arguments_are_refused_by_name(change: dict[str, Any], error: type[Excep
         dg.sweep(**arguments)
 
 
-# ---- executors
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[Executor]:
-    # Not forked: pytest's process has threads.
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
-        yield executor
-
-
-def test_threads_give_the_same_bits(serial: xarray.Dataset) -> None:
-    with ThreadPoolExecutor(2) as executor:
-        result = dg.sweep(sweep_cells.transport, sweep_cells.TRANSPORT, seeds=3, executor=executor)
-    assert untimed(result).identical(untimed(serial))
-
-
-def test_processes_give_the_same_bits(serial: xarray.Dataset, processes: Executor) -> None:
-    result = dg.sweep(sweep_cells.transport, sweep_cells.TRANSPORT, seeds=3, executor=processes)
-    assert untimed(result).identical(untimed(serial))
-
-
-def test_dask_gives_the_same_bits(serial: xarray.Dataset) -> None:
-    distributed = pytest.importorskip("distributed")
-    with (
-        warnings.catch_warnings(action="ignore"),
-        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        with pytest.raises(TypeError, match=r"client\.get_executor\(\)"):
-            dg.sweep(sweep_cells.transport, sweep_cells.TRANSPORT, executor=client)
-        executor = client.get_executor()
-        result = dg.sweep(sweep_cells.transport, sweep_cells.TRANSPORT, seeds=3, executor=executor)
-        share = dg.sweep(sweep_cells.threads, {}, seeds=3, executor=executor)["threads"]
-        sent = dg.sweep(lambda seed: {"y": seed}, {}, seeds=3, executor=executor)  # Dask sends more than pickle does
-    assert untimed(result).identical(untimed(serial))
-    assert set(share.values.tolist()) == {1}
-    assert sent["y"].values.tolist() == [0, 1, 2]
-
-
-MPI = """
-import pickle, sys
-import sweep_cells
-import depthgauge as dg
-from mpi4py.futures import MPIPoolExecutor
-
-if __name__ == "__main__":
-    with MPIPoolExecutor() as executor:
-        result = dg.sweep(sweep_cells.transport, sweep_cells.TRANSPORT, seeds=3, executor=executor)
-        try:
-            dg.sweep(lambda seed: {"y": 0}, {}, executor=executor)
-        except TypeError as error:
-            result.attrs["error"] = str(error)
-    with open(sys.argv[1], "wb") as file:
-        pickle.dump(result, file)
-"""
-
-
-def test_mpi_gives_the_same_bits(serial: xarray.Dataset, tmp_path: Path) -> None:
-    launcher = shutil.which("mpiexec")
-    importable = subprocess.run([sys.executable, "-c", "from mpi4py import MPI"], capture_output=True, check=False)
-    if launcher is None or importable.returncode:
-        pytest.skip("no mpiexec, or no mpi4py that finds its MPI")
-    script, out = tmp_path / "script.py", tmp_path / "out.pickle"
-    script.write_text(MPI)
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    subprocess.run(
-        [launcher, "-n", "2", sys.executable, "-m", "mpi4py.futures", script, out],
-        env={**os.environ, "PYTHONPATH": path},
-        check=True,
-        timeout=60,
-    )
-    result = pickle.loads(out.read_bytes())
-    assert "top level of a module" in result.attrs.pop("error")
-    assert untimed(result).identical(untimed(serial))
-
-
-class Counting(ThreadPoolExecutor):
-    """Counts the futures that have not finished."""
-
-    def __init__(self, workers: int) -> None:
-        super().__init__(workers)
-        self.most = self.now = 0
-        self.count = threading.Lock()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        with self.count:
-            self.now += 1
-            self.most = max(self.most, self.now)
-        future = super().submit(fn, *args, **kwargs)
-        future.add_done_callback(self.landed)
-        return future
-
-    def landed(self, future: Future[Any]) -> None:
-        with self.count:
-            self.now -= 1
-
-
-def test_futures_in_flight_are_bounded() -> None:
-    with Counting(2) as executor:
-        result = dg.sweep(lambda seed: {"y": seed}, {}, seeds=100, executor=executor)
-    assert result["y"].values.tolist() == list(range(100))
-    assert 2 < executor.most <= 6
-
-
-def test_workers_are_told_their_share_of_threads(monkeypatch: pytest.MonkeyPatch, processes: Executor) -> None:
-    monkeypatch.setenv("DEPTHGAUGE_NUM_THREADS", "7")
-    with ThreadPoolExecutor(2) as pool:
-        for executor, share in ((None, 7), (pool, 3), (processes, 3)):
-            threads = dg.sweep(sweep_cells.threads, {}, seeds=6, executor=executor)["threads"]
-            assert set(threads.values.tolist()) == {share}
-    assert os.environ["DEPTHGAUGE_NUM_THREADS"] == "7"
-    monkeypatch.delenv("DEPTHGAUGE_NUM_THREADS")
-    with ThreadPoolExecutor(64) as pool:
-        assert set(dg.sweep(sweep_cells.threads, {}, seeds=6, executor=pool)["threads"].values.tolist()) == {1}
-    assert "DEPTHGAUGE_NUM_THREADS" not in os.environ
-
-
-def test_a_function_that_cannot_be_sent_is_an_error(processes: Executor) -> None:
-    with pytest.raises(TypeError, match=r"cannot be sent to the executor's processes .* top level of a module"):
-        dg.sweep(lambda seed: {"y": 0}, {}, seeds=3, executor=processes)
-    assert dg.sweep(sweep_cells.threads, {}, executor=processes).sizes == {"seed": 1}  # the pool goes on
-
-
-def test_a_killed_worker_loses_no_stored_cell(tmp_path: Path) -> None:
-    store = tmp_path / "store.db"
-    context = multiprocessing.get_context("spawn")
-    with (
-        ProcessPoolExecutor(1, mp_context=context) as executor,
-        pytest.raises(RuntimeError, match=r"could not run the cell seed=\d .*BrokenProcessPool"),
-    ):
-        dg.sweep(sweep_cells.kills_its_process, {}, seeds=5, executor=executor, store=store)
-    kept = dg.read_store(store)["y"].values
-    np.testing.assert_array_equal(kept, [0, 1, 2, np.nan, np.nan])
-
-
 # ---- what else a user meets
 
 INTERRUPTED = """
@@ -493,6 +262,12 @@ try:
 except KeyboardInterrupt as interrupt:
     print(interrupt)
 """
+
+
+@needs_signals
+def test_control_c_says_what_is_lost_without_a_store() -> None:
+    words = output_after_control_c(INTERRUPTED.replace("store=sys.argv[1], ", ""), after=0.1)
+    assert " ".join(words) == ("cell: 3 of 9 cells have a result in the store in memory; they are lost without store=")
 
 
 @needs_signals
@@ -529,6 +304,16 @@ def test_missing_packages_name_the_extra(missing: str, monkeypatch: pytest.Monke
     if missing == "xarray":
         with pytest.raises(ImportError, match="studies"):
             dg.read_store("nowhere")
+
+
+def test_a_sweep_without_a_store_uses_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("sqlite3.connect", refuse)
+    with pytest.warns(RuntimeWarning, match="such as x=0, seed=1"):
+        result = dg.sweep(sweep_cells.odd_seeds_fail, {"x": [1, 0]}, seeds=2)
+    assert result["y"].sel(seed=0).values.tolist() == [10.0, 0.0]
 
 
 def test_import_loads_nothing_that_only_sweeps_need() -> None:

@@ -6,7 +6,9 @@ import math
 import numbers
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +17,9 @@ T = TypeVar("T")
 
 # More than any machine has; beyond, a number is a mistake.
 _MOST_THREADS = 1 << 15
+
+# The share of threads that calls in this context have, one worker among several; None where they have all.
+_share: ContextVar[int | None] = ContextVar("share", default=None)
 
 
 def choice(name: str, value: object, options: Sequence[str], synonyms: Mapping[str, str] | None = None) -> str:
@@ -114,17 +119,38 @@ def quantile_levels(value: object) -> tuple[float, ...]:
 def available_threads() -> int:
     """Return the most threads a call may use.
 
-    That is ``DEPTHGAUGE_NUM_THREADS`` where it is set, which may exceed the number of CPUs, else the number of CPUs
-    this process may run on.
+    That is the share of this context where `share_of_threads` gave it one, no more than ``DEPTHGAUGE_NUM_THREADS``;
+    else that variable where it is set, which may exceed the number of CPUs; else the number of CPUs this process may
+    run on.
     """
-    text = os.environ.get("DEPTHGAUGE_NUM_THREADS", "").strip()
-    if text:
-        if not (text.isdecimal() and len(text) < 10 and 1 <= int(text) <= _MOST_THREADS):
-            raise ValueError(f"DEPTHGAUGE_NUM_THREADS={text!r} must be an integer from 1 to {_MOST_THREADS}")
-        return int(text)
+    asked, share = _asked_threads(), _share.get()
+    if share is not None:
+        return share if asked is None else min(share, asked)
+    if asked is not None:
+        return asked
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def share_of_threads(share: int | None) -> Iterator[None]:
+    """Give calls in this context a share of the threads; None stands for what the environment asks for, or 1."""
+    token = _share.set((_asked_threads() or 1) if share is None else share)
+    try:
+        yield
+    finally:
+        _share.reset(token)
+
+
+def _asked_threads() -> int | None:
+    """Return ``DEPTHGAUGE_NUM_THREADS``, None where it is not set."""
+    text = os.environ.get("DEPTHGAUGE_NUM_THREADS", "").strip()
+    if not text:
+        return None
+    if not (text.isdecimal() and len(text) < 10 and 1 <= int(text) <= _MOST_THREADS):
+        raise ValueError(f"DEPTHGAUGE_NUM_THREADS={text!r} must be an integer from 1 to {_MOST_THREADS}")
+    return int(text)
 
 
 def thread_count(value: object) -> int:

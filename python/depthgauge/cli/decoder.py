@@ -166,7 +166,9 @@ def _one(arguments: argparse.Namespace) -> None:
 
 def _plot(runs: dict[str, Commission], arguments: argparse.Namespace) -> None:
     if arguments.plot is not None:
-        plots.save_decoder(runs, arguments.plot)
+        from depthgauge.studies.decoder.figures import decoder_figure
+
+        plots.save(decoder_figure(runs), arguments.plot)
         print(f"depthgauge: wrote {arguments.plot}", file=sys.stderr)
 
 

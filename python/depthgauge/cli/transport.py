@@ -63,7 +63,9 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         print(transport_table(ablation))
     if arguments.plot is not None:
-        plots.save_transport(ablation, arguments.plot)
+        from depthgauge.studies.ablation_figure import transport_figure
+
+        plots.save(transport_figure(ablation), arguments.plot)
         print(f"depthgauge: wrote {arguments.plot}", file=sys.stderr)
     return 1 if failed else 0
 

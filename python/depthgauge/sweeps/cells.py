@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from depthgauge._common import arguments
 from depthgauge._common.arrays import Array
 
-THREADS = "DEPTHGAUGE_NUM_THREADS"
 # SQLite keeps no more than 10^9 bytes in a row, unless it was built to.
 LARGEST = 10**9 - 10**6
 RESERVED = ("seed", "cell_seconds", "cell_error")
@@ -41,7 +38,7 @@ class Variable(NamedTuple):
 class Outcome:
     """What came of a cell: a result as text and bytes, or the traceback of an error.
 
-    All of it is plain, so that any executor can carry it.
+    All of it is plain, so that any executor can send it.
     """
 
     seconds: float
@@ -60,7 +57,7 @@ def run_cell(
     """Call the function once, with its share of threads; its errors are outcomes as well."""
     start = time.perf_counter()
     try:
-        with _share_of_threads(threads):
+        with arguments.share_of_threads(threads):
             result = function(**point, seed=seed)
         layout, data = encode(result, tuple(point))
     except (Exception, SystemExit) as error:
@@ -70,35 +67,6 @@ def run_cell(
         text = text.encode(errors="backslashreplace").decode()  # half characters, as file names may have, are no text
         return Outcome(time.perf_counter() - start, error=text)
     return Outcome(time.perf_counter() - start, layout, data)
-
-
-_sharing = threading.Lock()
-_sharers = 0
-_before: str | None = None
-
-
-@contextmanager
-def _share_of_threads(threads: int | None) -> Iterator[None]:
-    """Set the environment's number of threads while any cell runs in this process; None leaves one that is set."""
-    global _sharers, _before
-    with _sharing:
-        if _sharers == 0:
-            _before = os.environ.get(THREADS)
-            if threads is not None:
-                os.environ[THREADS] = str(threads)
-            else:
-                os.environ.setdefault(THREADS, "1")
-        _sharers += 1
-    try:
-        yield
-    finally:
-        with _sharing:
-            _sharers -= 1
-            if _sharers == 0:
-                if _before is None:
-                    os.environ.pop(THREADS, None)
-                else:
-                    os.environ[THREADS] = _before
 
 
 def encode(result: object, axes: Sequence[str]) -> tuple[str, bytes]:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from depthgauge._common.arrays import Array
 from depthgauge.sweeps.cells import Outcome, Variable, read_arrays, read_layout
-from depthgauge.sweeps.grid import Grid
+from depthgauge.sweeps.grid import Cell, Grid
 
 if TYPE_CHECKING:
     import xarray
+
+
+class Found(NamedTuple):
+    """A cell, what came of it, and what built and ran that, as JSON."""
+
+    cell: Cell
+    outcome: Outcome
+    environment: str
 
 
 def require(package: str, what: str = "sweeps") -> None:
@@ -88,7 +97,7 @@ class Layouts:
         self._known.add(text)
 
     def arrays(self) -> dict[str, tuple[tuple[str, ...], Array]]:
-        """Return, for every variable, its dims and an array with room for all cells, gaps filled."""
+        """Return, for every variable, its dims and an array for all cells, gaps filled."""
         arrays = {}
         for variable in self._first[1] if self._first else ():
             declared = variable.dims or ()
@@ -125,24 +134,25 @@ def _dims_text(variable: Variable) -> str:
 
 
 def dataset(
+    name: str,
+    version: str,
     grid: Grid,
     coords: Mapping[str, Array],
     layouts: Layouts,
-    outcomes: Iterable[tuple[tuple[int, ...], Outcome]],
-    attributes: Mapping[str, Any],
+    found: Sequence[Found],
 ) -> xarray.Dataset:
-    """Return one Dataset of all cells; `layouts` has seen every result, and outcomes come with their place."""
+    """Return one Dataset of the cells that were found, which says where they come from; `layouts` has seen them."""
     import xarray
 
     arrays = layouts.arrays()
     seconds = np.full(grid.shape, np.nan)
     errors = np.full(grid.shape, "", dtype=object)
-    for index, outcome in outcomes:
-        seconds[index] = outcome.seconds
-        errors[index] = outcome.error
+    for cell, outcome, _ in found:
+        seconds[cell.index] = outcome.seconds
+        errors[cell.index] = outcome.error
         if not outcome.error:
-            for name, array in read_arrays(read_layout(outcome.layout), outcome.data).items():
-                arrays[name][1][index + tuple(map(slice, array.shape))] = array
+            for variable, array in read_arrays(read_layout(outcome.layout), outcome.data).items():
+                arrays[variable][1][cell.index + tuple(map(slice, array.shape))] = array
 
     labels = {dim: (dim, coords.get(dim, grid.labels(dim))) for dim in grid.dims}
     labels |= {dim: (dim, values) for dim, values in coords.items() if dim in layouts.lengths}
@@ -150,7 +160,19 @@ def dataset(
         "cell_seconds": (grid.dims, seconds, {"units": "s", "long_name": "time of the call"}),
         "cell_error": (grid.dims, errors, {"long_name": "traceback of a failed cell"}),
     }
-    return xarray.Dataset(arrays, labels | cell_coords, dict(attributes))
+    attributes = {"name": name, "version": version, "cells": math.prod(grid.shape), **_origin(found)}
+    return xarray.Dataset(arrays, labels | cell_coords, attributes)
+
+
+def _origin(found: Sequence[Found]) -> dict[str, Any]:
+    """Return how many cells failed, and what built and ran them."""
+    configs = [json.loads(text) for text in dict.fromkeys(environment for _, _, environment in found)]
+    versions = (("depthgauge", "version"), ("numpy", "numpy"), ("python", "python"))
+    return {
+        "failed": sum(bool(outcome.error) for _, outcome, _ in found),
+        **{attribute: ", ".join(dict.fromkeys(config[key] for config in configs)) for attribute, key in versions},
+        "build_config": "\n".join(json.dumps(config) for config in configs),
+    }
 
 
 def _blank(shape: tuple[int, ...], dtype: np.dtype[Any], width: int, gaps: bool) -> Array:

@@ -1,4 +1,4 @@
-"""Where the cells of a sweep run: here one after the other, or on an executor, a few ahead of the driver."""
+"""Where the cells of a sweep run: here one after the other, or on an executor, which stays a little ahead."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def outcomes(
     flying: dict[Future[Outcome], Cell] = {}
     try:
         while True:
-            room = IN_FLIGHT_A_WORKER * (workers or _cluster_size(executor)) - len(flying)
-            for cell in itertools.islice(waiting, max(0, room)):
+            free = IN_FLIGHT_A_WORKER * (workers or _cluster_size(executor)) - len(flying)
+            for cell in itertools.islice(waiting, max(0, free)):
                 flying[_submitted(executor, function, cell, threads)] = cell
             if not flying:
                 return

@@ -22,7 +22,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def source_version(function: Callable[..., Any]) -> str:
-    """Return a hash of the function's source and of the values it carries along.
+    """Return a hash of the function's source and of the values bound to it.
 
     Those are its defaults, what it closes over, the arguments of a partial, and of the globals that it names those that
     are constants by their type, such as numbers and strings. Other globals, and the functions it calls, are not

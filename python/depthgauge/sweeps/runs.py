@@ -5,29 +5,24 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import math
-import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from depthgauge._common import arguments
-from depthgauge._common.arrays import Array
 from depthgauge.backends.build_info import build_config
 from depthgauge.sweeps.cells import Outcome
-from depthgauge.sweeps.dataset import Layouts, checked_coords, dataset, require
+from depthgauge.sweeps.dataset import Found, Layouts, checked_coords, dataset, require
 from depthgauge.sweeps.executors import checked_executor, outcomes
 from depthgauge.sweeps.fingerprint import function_name, source_version
-from depthgauge.sweeps.grid import Cell, Grid, checked_grid, joined
-from depthgauge.sweeps.store import Row, Store
+from depthgauge.sweeps.grid import Cell, Grid, checked_grid
+from depthgauge.sweeps.store import Path, Store
 
 if TYPE_CHECKING:
     import xarray
-
-Path = str | os.PathLike[str]
 
 
 def sweep(
@@ -66,8 +61,9 @@ def sweep(
     executor : concurrent.futures.Executor, optional
         Where the cells run: a pool of threads or processes, Dask's ``Client.get_executor()``, mpi4py's
         ``MPIPoolExecutor``.  Default: here, one after the other.  The results have the same bits.  It is not shut down.
-        While a cell runs, ``DEPTHGAUGE_NUM_THREADS`` is its worker's share of the threads that this process may use;
-        where the executor does not tell its number of workers, as Dask's does not, it is what it was, or 1.
+        Calls in a cell use no more than its worker's share of the threads that this process may use; where the executor
+        does not tell its number of workers, as Dask's does not, that is ``DEPTHGAUGE_NUM_THREADS``, or 1.  The share
+        holds in the thread that runs the cell; threads that the function starts itself do not know of it.
     store : path, optional
         An SQLite file, made where there is none.  It may hold several functions.  One sweep writes to it at a time and
         holds a lock beside it, a file that ends in ``.lock``; others may read it meanwhile.
@@ -130,24 +126,12 @@ def sweep(
     _check_call(function, points)
     name, version = _identity(function, name, version, store)
 
-    with Store(store, write=True) as cells:
-        index = {cell.key: cell for cell in points.cells()}
-        done = set()
-        for parameters, seed, layout in cells.finished(name, version):
-            cell = index.get((parameters, seed))
-            if cell is not None:
-                done.add(cell.key)
-                layouts.add(cell, layout)
-        pending = [cell for key, cell in index.items() if key not in done]
-        run = cells.begin(name, version, points.to_json(), json.dumps(build_config())) if pending else 0
-
-        def keep(cell: Cell, outcome: Outcome) -> None:
-            cells.put(run, name, version, cell.parameters, cell.seed, outcome)
-
+    with nullcontext() if store is None else Store(store, write=True) as opened:
+        run = _Run(name, version, points, layouts, opened)
         try:
             with (
-                closing(outcomes(function, pending, executor, keep)) as arriving,
-                _bar(progress, name, len(index), len(done)) as bar,
+                closing(outcomes(function, run.pending, executor, run.keep)) as arriving,
+                _bar(progress, name, len(run.cells), len(run.found)) as bar,
             ):
                 for cell, outcome in arriving:
                     bar.update()
@@ -156,100 +140,79 @@ def sweep(
                     elif on_error == "raise":
                         raise RuntimeError(f"{name} failed at {cell}:\n{outcome.error}")
         except KeyboardInterrupt:
-            kept = "call it again to go on from there" if store is not None else "they are lost without store="
-            message = f"{name}: {layouts.results} of {len(index)} cells have a result in {cells}; {kept}"
-            raise KeyboardInterrupt(message) from None
+            raise KeyboardInterrupt(run.interrupted()) from None
+    found = run.by_key()
+    _warn_of_failures(name, len(run.cells), found, stored=store is not None)
+    return dataset(name, version, points, labels, layouts, found)
 
-        environments = {past.id: past.environment for past in cells.runs(name, version)}
-        found = [
-            (index[row.key], row.outcome, environments[row.run])
-            for row in cells.rows(name, version)
-            if row.key in index
-        ]
-    result = _assembled(name, version, points, labels, layouts, found)
+
+class _Run:
+    """The cells of one call of `sweep`: those that have an outcome, and those still to be run.
+
+    Outcomes are kept here, and in a store where there is one.
+
+    Attributes
+    ----------
+    cells : dict
+        All cells by key.
+    found : dict
+        What came of them so far, by key.
+    pending : list of Cell
+        Those without a result at the start.
+    """
+
+    def __init__(self, name: str, version: str, grid: Grid, layouts: Layouts, store: Store | None) -> None:
+        self._name, self._version, self._layouts, self._store = name, version, layouts, store
+        self.cells = {cell.key: cell for cell in grid.cells()}
+        self.found = {} if store is None else self._results_in(store)
+        self.pending = [cell for key, cell in self.cells.items() if key not in self.found]
+        self._environment, self._number = "", 0
+        if self.pending:
+            self._environment = json.dumps(build_config())
+            if store is not None:
+                self._number = store.begin(name, version, grid.to_json(), self._environment)
+
+    def _results_in(self, store: Store) -> dict[tuple[str, int], Found]:
+        """Return what a store has; failed cells are left out, for they are run again."""
+        environments = {past.id: past.environment for past in store.runs(self._name, self._version)}
+        found = {}
+        for row in store.rows(self._name, self._version):
+            cell = self.cells.get(row.key)
+            if cell is not None and not row.outcome.error:
+                found[cell.key] = Found(cell, row.outcome, environments[row.run])
+                self._layouts.add(cell, row.outcome.layout)
+        return found
+
+    def keep(self, cell: Cell, outcome: Outcome) -> None:
+        """Take the outcome of a cell."""
+        if self._store is not None:
+            self._store.put(self._number, self._name, self._version, cell.parameters, cell.seed, outcome)
+        self.found[cell.key] = Found(cell, outcome, self._environment)
+
+    def by_key(self) -> list[Found]:
+        """Return what came of the cells, in an order that does not depend on the executor."""
+        return [self.found[key] for key in sorted(self.found)]
+
+    def interrupted(self) -> str:
+        """Return what an interrupt says."""
+        where, kept = "the store in memory", "they are lost without store="
+        if self._store is not None:
+            where, kept = str(self._store), "call it again to go on from there"
+        return f"{self._name}: {self._layouts.results} of {len(self.cells)} cells have a result in {where}; {kept}"
+
+
+def _warn_of_failures(name: str, cells: int, found: Iterable[Found], *, stored: bool) -> None:
+    """Warn the caller of `sweep` if cells failed."""
     failures = [(cell, outcome) for cell, outcome, _ in found if outcome.error]
     if failures:
         cell, outcome = failures[0]
         warnings.warn(
-            f"{len(failures)} of {len(index)} cells of {name} failed, such as {cell}: "
+            f"{len(failures)} of {cells} cells of {name} failed, such as {cell}: "
             f"{outcome.error.strip().splitlines()[-1]}. The tracebacks are in cell_error of the result"
-            + ("; the next run tries these cells again" if store is not None else ""),
+            + ("; the next run tries these cells again" if stored else ""),
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return result
-
-
-def read_store(
-    *paths: Path,
-    name: str | None = None,
-    version: str | None = None,
-    coords: Mapping[str, Any] | None = None,
-) -> xarray.Dataset:
-    """Return what sweeps have stored, from one or several files, without the function.
-
-    A store may be read while a sweep writes to it, or after that was killed: cells not there yet are NaN.
-
-    Parameters
-    ----------
-    *paths : path
-        The stores.  Their grids are joined: every value of every axis, and every seed; numbers ascend if they do in
-        every grid, other values keep the order in which they were asked for.
-    name, version : str, optional
-        Which function, where the stores hold several.
-    coords : mapping of str to sequence, optional
-        As in `sweep`.
-
-    Returns
-    -------
-    xarray.Dataset
-        As `sweep` returns it.
-
-    Raises
-    ------
-    ValueError
-        If the stores hold several functions or versions and none is chosen, or not the one chosen; two stores have
-        different results for one cell; the results do not fit together; or a file is no store or damaged.
-    OSError
-        If a file cannot be read.
-    ImportError
-        If xarray is missing (extra ``studies``).
-    """
-    require("xarray")
-    if not paths:
-        raise TypeError("read_store takes at least one path")
-    labels = checked_coords(coords)
-    grids: list[Grid] = []
-    rows: dict[tuple[str, int], tuple[Row, str, Store]] = {}
-    with ExitStack() as stack:
-        stores = [stack.enter_context(Store(path, write=False)) for path in paths]
-        name, version = _chosen(stores, name, version)
-        for store in stores:
-            runs = store.runs(name, version)
-            grids += [Grid.from_json(run.grid) for run in runs]
-            environments = {run.id: run.environment for run in runs}
-            for row in store.rows(name, version):
-                known = rows.get(row.key)
-                if known is None or known[0].outcome.error:
-                    rows[row.key] = row, environments[row.run], store
-                elif not row.outcome.error and not row.outcome.same_result(known[0].outcome):
-                    raise ValueError(
-                        f"{known[2]} and {store} have different results for the cell "
-                        f"{row.parameters}, seed {row.seed}; read them one by one"
-                    )
-    if any(grid.axes.keys() != grids[0].axes.keys() for grid in grids):
-        axes = sorted({"(" + ", ".join(grid.axes) + ")" for grid in grids})
-        raise ValueError(f"sweeps of {name} have different axes: {' and '.join(axes)}; read their stores one by one")
-    points = joined(grids)
-    layouts = Layouts(points, labels)
-    found = []
-    for cell in points.cells():
-        if cell.key in rows:
-            row, environment, _ = rows[cell.key]
-            if not row.outcome.error:
-                layouts.add(cell, row.outcome.layout)
-            found.append((cell, row.outcome, environment))
-    return _assembled(name, version, points, labels, layouts, found)
 
 
 def _check_call(function: object, grid: Grid) -> None:
@@ -283,41 +246,6 @@ def _identity(function: Callable[..., Any], name: str | None, version: str, stor
                     "give version=, a string of your own that changes when the function does"
                 ) from None
     return name, version
-
-
-def _chosen(stores: Iterable[Store], name: str | None, version: str | None) -> tuple[str, str]:
-    """Return name and version of the one function in the stores that fits what was asked for."""
-    there = dict.fromkeys(pair for store in stores for pair in store.names())
-    fitting = [pair for pair in there if name in (None, pair[0]) and version in (None, pair[1])]
-    if len(fitting) == 1:
-        return fitting[0]
-    listing = ", ".join(f"name={pair[0]!r} version={pair[1]!r}" for pair in there) or "no sweep"
-    asked = "choose one by name= and version=" if fitting else f"none has name={name!r}, version={version!r}"
-    raise ValueError(f"the stores hold {listing}; {asked}")
-
-
-def _assembled(
-    name: str,
-    version: str,
-    grid: Grid,
-    coords: Mapping[str, Array],
-    layouts: Layouts,
-    found: Sequence[tuple[Cell, Outcome, str]],
-) -> xarray.Dataset:
-    """Return the Dataset of the cells that were found, and say where they come from."""
-    configs = [json.loads(text) for text in dict.fromkeys(environment for _, _, environment in found)]
-    attributes = {
-        "name": name,
-        "version": version,
-        "cells": math.prod(grid.shape),
-        "failed": sum(bool(outcome.error) for _, outcome, _ in found),
-        **{
-            attribute: ", ".join(dict.fromkeys(config[key] for config in configs))
-            for attribute, key in (("depthgauge", "version"), ("numpy", "numpy"), ("python", "python"))
-        },
-        "build_config": "\n".join(json.dumps(config) for config in configs),
-    }
-    return dataset(grid, coords, layouts, ((cell.index, outcome) for cell, outcome, _ in found), attributes)
 
 
 class _Silent:

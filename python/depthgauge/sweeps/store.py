@@ -10,17 +10,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pathlib
 import socket
 import sqlite3
 import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from depthgauge.sweeps.cells import Outcome
+
+Path = str | os.PathLike[str]
 
 SCHEMA = 1
 # "dgsw" in the header of the file tells a store from other SQLite files.
@@ -77,11 +79,11 @@ class Row(NamedTuple):
 
 
 class Store:
-    """The finished cells of sweeps in a file, or in memory where `path` is None.
+    """The finished cells of sweeps, in a file.
 
     Parameters
     ----------
-    path : path or None
+    path : path
         The file.
     write : bool
         Whether to hold the file as its one writer, and to make it where there is none.
@@ -94,14 +96,11 @@ class Store:
         If the file cannot be opened or written, or another process writes to it.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, *, write: bool) -> None:
-        self.path = None if path is None else Path(path).absolute()
-        self._lock = None
-        if self.path is not None:
-            if not write and not self.path.exists():
-                raise FileNotFoundError(errno.ENOENT, "there is no store", str(self.path))
-            if write:
-                self._lock = _WriterLock(self.path)
+    def __init__(self, path: Path, *, write: bool) -> None:
+        self.path = pathlib.Path(path).absolute()
+        if not write and not self.path.exists():
+            raise FileNotFoundError(errno.ENOENT, "there is no store", str(self.path))
+        self._lock = _WriterLock(self.path) if write else None
         try:
             with self._explained():
                 self._database = self._connect(write)
@@ -115,8 +114,6 @@ class Store:
             raise
 
     def _connect(self, write: bool) -> sqlite3.Connection:
-        if self.path is None:
-            return sqlite3.connect(":memory:", isolation_level=None)
         # Reading takes the mode rw as well, to roll back what a killed writer left half done; SQLite falls back to
         # reading alone where the file is write-protected.
         uri = f"{self.path.as_uri()}?mode={'rwc' if write else 'rw'}"
@@ -148,7 +145,7 @@ class Store:
             raise ValueError(_damaged(self, verdict.splitlines()[-1]))
 
     def __str__(self) -> str:
-        return "the store in memory" if self.path is None else f"the store {self.path}"
+        return f"the store {self.path}"
 
     def __enter__(self) -> Self:
         return self
@@ -182,17 +179,11 @@ class Store:
         assert run is not None
         return run
 
-    def finished(self, name: str, version: str) -> Iterator[tuple[str, int, str]]:
-        """Yield parameters, seed and layout of the cells that have a result."""
-        query = "SELECT parameters, seed, layout FROM cells WHERE name = ? AND version = ? AND error = ''"
-        with self._explained():
-            yield from self._database.execute(query, (name, version))
-
     def rows(self, name: str, version: str) -> Iterator[Row]:
-        """Yield the cells of a function, failed ones too."""
+        """Yield the cells of a function, failed ones too, by parameters and seed."""
         query = """
             SELECT parameters, seed, run, seconds, error, layout, data, checksum FROM cells
-            WHERE name = ? AND version = ?"""
+            WHERE name = ? AND version = ? ORDER BY parameters, seed"""
         with self._explained():
             for parameters, seed, run, seconds, error, layout, data, checksum in self._database.execute(
                 query, (name, version)
@@ -270,10 +261,10 @@ class _WriterLock:
     hold among the threads of a process, which a set of paths does.
     """
 
-    _held: set[Path] = set()  # noqa: RUF012
+    _held: set[pathlib.Path] = set()  # noqa: RUF012
     _guard = threading.Lock()
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: pathlib.Path) -> None:
         store = store.resolve()
         self._store = store
         self._path = store.with_name(store.name + ".lock")
@@ -320,6 +311,6 @@ class _WriterLock:
         self._held.discard(self._store)
 
 
-def _in_use(store: Path, holder: str) -> OSError:
+def _in_use(store: pathlib.Path, holder: str) -> OSError:
     message = f"{holder} is writing to the store; wait for it, or use another store and join both by read_store"
     return OSError(errno.EBUSY, message, str(store))

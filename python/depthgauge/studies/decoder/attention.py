@@ -1,4 +1,4 @@
-"""The attention branch in NumPy: causal, grouped heads, rotary positions; forward and reverse."""
+"""The attention branch in NumPy: causal, grouped heads, rotary positions; and its vector-Jacobian product."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from depthgauge._common.arrays import Array, Floats
-from depthgauge.backends.reference import norms, statistics
-from depthgauge.equation import Block
+from depthgauge.studies.arrays import Array, Floats
 from depthgauge.studies.decoder.config import DecoderConfig
+from depthgauge.studies.decoder.rms_norm import RmsNorm, rms
 
 # Rows of queries whose scores exist at once: memory stays linear in the length, and keys after a row are never met.
 _QUERY_ROWS = 128
@@ -49,9 +48,9 @@ class Rotation:
 
 @dataclass(frozen=True, eq=False)
 class AttentionTape:
-    """What the reverse pass needs; probabilities are made again, so memory is linear in the length."""
+    """What `Attention.vjp` needs; probabilities are made again, so memory is linear in the length."""
 
-    norm: norms.Normed
+    norm: RmsNorm
     x: Array  # (T, d)
     query: Array  # (H, T, head_dim), turned
     key: Array  # (K, T, head_dim), turned
@@ -64,7 +63,6 @@ class Attention:
 
     def __init__(self, config: DecoderConfig, parameters: Mapping[str, Array], block: int, rotation: Rotation) -> None:
         self._config, self._rotation = config, rotation
-        self._norm = Block(pre_norm="rms", eps=config.rms_epsilon)
         self._scale = 1.0 / math.sqrt(config.head_dim)
         self._names = {"gain": f"blocks.{block}.attention_norm.gain"} | {
             part: f"blocks.{block}.attention.{part}.weight" for part in ("query", "key", "value", "output")
@@ -74,20 +72,20 @@ class Attention:
     def forward(self, h: Array) -> tuple[Array, float, AttentionTape]:
         """Return the next state, the RMS of the branch's output, and the tape."""
         weights = self._weights
-        norm = norms.normed("rms", self._norm, h)
+        norm = RmsNorm.of(h, self._config.rms_epsilon)
         x = norm.value * weights["gain"]
         query = self._rotation.turn(self._split(x @ weights["query"]))
         key = self._rotation.turn(self._split(x @ weights["key"]))
         value = np.ascontiguousarray(self._split(x @ weights["value"]))
         contexts = np.empty(query.shape)
-        for head, kv, rows in self._pieces(len(h)):
+        for head, kv, rows in self._tiles(len(h)):
             probabilities = self._probabilities(query[head], key[kv], rows)
             np.matmul(probabilities, value[kv, : rows.stop], out=contexts[head, rows])
         context = _joined(contexts)
         branch = context @ weights["output"]
-        return h + branch, float(statistics.rms(branch)), AttentionTape(norm, x, query, key, value, context)
+        return h + branch, rms(branch), AttentionTape(norm, x, query, key, value, context)
 
-    def reverse(self, tape: AttentionTape, g: Array, *, gradients: bool) -> tuple[Array, Gradients]:
+    def vjp(self, tape: AttentionTape, g: Array, *, gradients: bool) -> tuple[Array, Gradients]:
         """Return the derivative at the state before from `g`, that at the state after, and those of the parameters."""
         weights = self._weights
         g_context = g @ weights["output"].T
@@ -95,7 +93,7 @@ class Attention:
         # The row sums of p * dp, which softmax's derivative subtracts, are those of context * g_context.
         inner = np.sum(self._split(tape.context) * g_contexts, axis=-1, keepdims=True)
         g_query, g_key, g_value = (np.zeros(part.shape) for part in (tape.query, tape.key, tape.value))
-        for head, kv, rows in self._pieces(len(g)):
+        for head, kv, rows in self._tiles(len(g)):
             seen = slice(0, rows.stop)
             p = self._probabilities(tape.query[head], tape.key[kv], rows)
             g_value[kv, seen] += p.T @ g_contexts[head, rows]
@@ -116,14 +114,14 @@ class Attention:
             by_part = {part: tape.x.T @ g_part for part, g_part in projected.items()}
             by_part |= {"output": tape.context.T @ g, "gain": np.sum(g_x * tape.norm.value, axis=0)}
             found = {name: by_part[part] for part, name in self._names.items()}
-        return g + norms.derivative(tape.norm, g_x * weights["gain"]), found
+        return g + tape.norm.vjp(g_x * weights["gain"]), found
 
     def _split(self, columns: Array) -> Array:
         """Return the heads, contiguous slices of columns, as a view of shape (heads, T, head_dim)."""
         return columns.reshape(len(columns), -1, self._config.head_dim).transpose(1, 0, 2)
 
-    def _pieces(self, positions: int) -> Iterator[tuple[int, int, slice]]:
-        """Yield query head, head of keys and values, and rows, piece by piece."""
+    def _tiles(self, positions: int) -> Iterator[tuple[int, int, slice]]:
+        """Yield query head, head of keys and values, and rows, tile by tile."""
         for head in range(self._config.heads):
             for first in range(0, positions, _QUERY_ROWS):
                 yield head, head // self._config.group, slice(first, min(first + _QUERY_ROWS, positions))

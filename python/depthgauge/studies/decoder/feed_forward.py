@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from depthgauge._common.arrays import Array
-from depthgauge.equation import Block
-from depthgauge.stacks.propagation import forward, vjp
-from depthgauge.stacks.results import Forward
-from depthgauge.stacks.weights import Weights
+import depthgauge as dg
+from depthgauge.studies.arrays import Array
 from depthgauge.studies.decoder.attention import Gradients
 from depthgauge.studies.decoder.config import DecoderConfig
 
@@ -28,20 +25,20 @@ class FeedForward:
         self._names = {"pre_gain": f"blocks.{block}.ffn_norm.gain"} | {
             part: f"blocks.{block}.ffn.{part}.weight" for part in ("gate", "up", "down")
         }
-        self._block = Block(activation="silu", branch="gated", pre_norm="rms", eps=config.rms_epsilon)
+        self._block = dg.Block(activation="silu", branch="gated", pre_norm="rms", eps=config.rms_epsilon)
         # A stack of one block; the layer axis is a view, so nothing is copied.
         arrays = {field: parameters[name][None] for field, name in self._names.items()}
-        self._weights = Weights(arrays["up"], arrays["down"], gate=arrays["gate"], pre_gain=arrays["pre_gain"])
+        self._weights = dg.Weights(arrays["up"], arrays["down"], gate=arrays["gate"], pre_gain=arrays["pre_gain"])
         self._backend, self._threads = backend, threads
 
-    def forward(self, h: Array) -> tuple[Array, float, Forward]:
+    def forward(self, h: Array) -> tuple[Array, float, dg.Forward]:
         """Return the next state, the RMS of the branch's output, and the tape."""
-        found = forward(self._block, self._weights, h, backend=self._backend, threads=self._threads)
+        found = dg.forward(self._block, self._weights, h, backend=self._backend, threads=self._threads)
         return found.output, float(found.branch_rms[0]), found
 
-    def reverse(self, tape: Forward, g: Array, *, gradients: bool) -> tuple[Array, Gradients]:
+    def vjp(self, tape: dg.Forward, g: Array, *, gradients: bool) -> tuple[Array, Gradients]:
         """Return the derivative at the state before from `g`, that at the state after, and those of the parameters."""
-        found = vjp(self._block, self._weights, tape, g, weight_grads=gradients, threads=self._threads)
+        found = dg.vjp(self._block, self._weights, tape, g, weight_grads=gradients, threads=self._threads)
         if found.weights is None:
             return found.input_gradient, {}
         by_field = dict(found.weights.items())

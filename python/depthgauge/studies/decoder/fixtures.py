@@ -49,14 +49,14 @@ class Fixture:
     config: DecoderConfig
 
 
-def _narrow(layers: int) -> DecoderConfig:
+def _four_wide(layers: int) -> DecoderConfig:
     return DecoderConfig(layers=layers, width=4, heads=1, ff_width=4, vocabulary=266, max_positions=4)
 
 
 FIXTURES = (
-    Fixture("narrow_one_block", "Narrow decoder, one complete block", _narrow(1)),
-    Fixture("narrow_two_blocks", "Narrow decoder, two complete blocks", _narrow(2)),
-    Fixture("narrow_eight_blocks", "Narrow decoder, eight complete blocks", _narrow(8)),
+    Fixture("narrow_one_block", "Narrow decoder, one complete block", _four_wide(1)),
+    Fixture("narrow_two_blocks", "Narrow decoder, two complete blocks", _four_wide(2)),
+    Fixture("narrow_eight_blocks", "Narrow decoder, eight complete blocks", _four_wide(8)),
     Fixture(
         "cpu_bridge_two_blocks",
         "CPU bridge decoder, two complete blocks",

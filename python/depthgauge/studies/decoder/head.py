@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from depthgauge._common.arrays import Array, Indices
+from depthgauge.studies.arrays import Array, Indices
 
 # Logits that exist at once, 16 MiB of them.
 _LOGITS = 1 << 21
@@ -15,7 +15,7 @@ def mean_cross_entropy(
 ) -> tuple[float, Array, Array | None]:
     """Return the mean natural-log cross entropy of the logits ``y @ embedding.T``, with its derivatives.
 
-    Rows are taken a few at a time, so the logits of a large vocabulary never exist all at once, and each is made only
+    Rows are taken in small batches, so the logits of a large vocabulary never exist all at once, and each is made only
     once for loss and derivative.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The decoder, forward and reverse: every residual site and the completed derivative of the mean loss there."""
+"""The decoder, forward and backward: every residual site and the completed derivative of the mean loss there."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from depthgauge._common import arguments
-from depthgauge._common.arrays import Array, Floats, Indices
-from depthgauge._common.results import Result
-from depthgauge.backends.reference import norms
-from depthgauge.equation import Block
+from depthgauge.studies import checks
+from depthgauge.studies.arrays import Array, Floats, Indices
 from depthgauge.studies.decoder.attention import Attention, Gradients, Rotation
 from depthgauge.studies.decoder.feed_forward import FeedForward
 from depthgauge.studies.decoder.head import mean_cross_entropy
 from depthgauge.studies.decoder.parameters import Parameters
+from depthgauge.studies.decoder.rms_norm import RmsNorm
 from depthgauge.studies.decoder.sequence import Tokens, Validity, read_sequence
 
 
@@ -26,12 +24,12 @@ class Step(Protocol):
     def forward(self, h: Array) -> tuple[Array, float, Any]:
         """Return the next state, the RMS of the branch's output, and the tape."""
 
-    def reverse(self, tape: Any, g: Array, *, gradients: bool) -> tuple[Array, Gradients]:
+    def vjp(self, tape: Any, g: Array, *, gradients: bool) -> tuple[Array, Gradients]:
         """Return the derivative at the state before, and those of the step's parameters."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LossDerivative(Result):
+class LossDerivative:
     """The mean loss of one sequence and its derivatives; T stands for the valid positions.
 
     Attributes
@@ -55,7 +53,11 @@ class LossDerivative(Result):
     gradients: Gradients | None
 
     def __repr__(self) -> str:
-        return self._line(mean_loss=f"{self.mean_loss:.6g}", states=list(self.states.shape))
+        return f"LossDerivative(mean_loss={self.mean_loss:.6g}, states={list(self.states.shape)})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name; arrays stay NumPy arrays, not copied, and absent gradients are left out."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def loss_derivative(
@@ -68,7 +70,7 @@ def loss_derivative(
     backend: str | None = None,
     threads: int | None = None,
 ) -> LossDerivative:
-    """Run a decoder forward and in reverse: its mean loss, with derivatives at every site and of every parameter.
+    """Run a decoder forward and backward: its mean loss, with derivatives at every site and of every parameter.
 
     Parameters
     ----------
@@ -94,8 +96,8 @@ def loss_derivative(
     EmptyValidityError, ValueError, TypeError
         As for `observe`.
     """
-    arguments.instance("parameters", parameters, Parameters).check_layout()
-    gradients = arguments.flag("gradients", gradients)
+    checks.instance("parameters", parameters, Parameters).check_layout()
+    gradients = checks.flag("gradients", gradients)
     inputs, targets = read_sequence(parameters.config, input_ids, target_ids, valid)
     # What leaves the range of float64 is found by its value, not by a warning.
     with np.errstate(all="ignore"):
@@ -104,7 +106,7 @@ def loss_derivative(
         loss, g, found = final_loss(parameters, states[-1], targets, gradients=gradients)
         adjoints = [g]
         for step in reversed(steps):
-            g, of_step = step.reverse(tapes.pop(), g, gradients=gradients)
+            g, of_step = step.vjp(tapes.pop(), g, gradients=gradients)
             adjoints.append(g)
             found |= of_step
         if gradients:
@@ -136,12 +138,12 @@ def final_loss(
 ) -> tuple[float, Array, Gradients]:
     """Return the mean loss of the last state, its derivative there, and those of the final norm and the embedding."""
     gain, embedding = parameters["final_norm.gain"], parameters["embedding.weight"]
-    norm = norms.normed("rms", Block(pre_norm="rms", eps=parameters.config.rms_epsilon), h)
+    norm = RmsNorm.of(h, parameters.config.rms_epsilon)
     loss, g_y, g_embedding = mean_cross_entropy(norm.value * gain, embedding, targets, gradients=gradients)
     found: Gradients = {}
     if g_embedding is not None:
         found = {"final_norm.gain": np.sum(g_y * norm.value, axis=0), "embedding.weight": g_embedding}
-    return loss, norms.derivative(norm, g_y * gain), found
+    return loss, norm.vjp(g_y * gain), found
 
 
 def _forward(steps: Sequence[Step], h: Array) -> tuple[list[Array], list[float], list[Any]]:

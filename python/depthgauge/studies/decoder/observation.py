@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge._common import arguments
-from depthgauge._common.arrays import Floats, float_array
-from depthgauge.backends.reference import statistics
+from depthgauge.studies import checks
+from depthgauge.studies.arrays import Floats, float_array
 from depthgauge.studies.decoder.errors import NonFiniteRatioError, NonFiniteValueError, NormalizerError
 from depthgauge.studies.decoder.model import loss_derivative
 from depthgauge.studies.decoder.parameters import Parameters
+from depthgauge.studies.decoder.rms_norm import rms
 from depthgauge.studies.decoder.sequence import Tokens, Validity, valid_count
 
 BAND = (0.01, 100.0)
@@ -52,7 +52,7 @@ def site_rms(values: npt.ArrayLike, valid: Validity = None) -> float:
     rows = rows[: valid_count(valid, len(rows))]
     if not np.isfinite(rows).all():
         raise NonFiniteValueError("values has a NaN or an infinity at a valid position")
-    return float(statistics.rms(rows))
+    return rms(rows)
 
 
 def site_ratios(rms: npt.ArrayLike, normalizer: int) -> Floats:
@@ -81,7 +81,7 @@ def site_ratios(rms: npt.ArrayLike, normalizer: int) -> Floats:
     values = float_array("rms", rms).astype(np.float64)
     if values.ndim != 1:
         raise ValueError(f"rms must have shape (S,); got {values.shape}")
-    if not arguments.integer("normalizer", normalizer, minimum=-len(values)) < len(values):
+    if not checks.integer("normalizer", normalizer, minimum=-len(values)) < len(values):
         raise ValueError(f"normalizer={normalizer} must be the index of one of {len(values)} sites")
     divisor = float(values[normalizer])
     if not 0 < divisor < math.inf:
@@ -105,7 +105,7 @@ def classify(ratio: float) -> str:
     """
     try:
         # A float, for beside a NumPy scalar of less precision the band itself would be rounded.
-        value = arguments.real("ratio", ratio)
+        value = checks.real("ratio", ratio)
     except ValueError as error:
         raise NonFiniteRatioError(str(error)) from None
     low, high = BAND

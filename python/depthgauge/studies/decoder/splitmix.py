@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge._common import arguments
-from depthgauge._common.arrays import Floats
+from depthgauge.studies import checks
+from depthgauge.studies.arrays import Floats
 
 Words = npt.NDArray[np.uint64]
 
@@ -19,8 +19,8 @@ _ROUNDS = (
     (np.uint64(27), np.uint64(0x94D049BB133111EB)),
 )
 _LAST_SHIFT = np.uint64(31)
-# Outputs are made a piece at a time, so that the dozen passes over a piece stay in the cache.
-_PIECE = 1 << 14
+# Outputs are made a chunk at a time, so that the dozen operations on a chunk stay in the cache.
+_CHUNK = 1 << 14
 
 
 class SplitMix64:
@@ -52,7 +52,7 @@ class SplitMix64:
     """
 
     def __init__(self, seed: int) -> None:
-        self.state = arguments.integer("seed", seed, minimum=0)
+        self.state = checks.integer("seed", seed, minimum=0)
         if self.state >= _WORD:
             raise ValueError(f"seed={seed} must be below 2**64")
 
@@ -66,26 +66,26 @@ class SplitMix64:
 
     def integers(self, count: int) -> Words:
         """Return the next `count` outputs, uint64, shape (count,)."""
-        found = np.empty(arguments.integer("count", count, minimum=0), np.uint64)
-        for first, piece in self._pieces(found.size):
-            found[first : first + len(piece)] = piece
+        found = np.empty(checks.integer("count", count, minimum=0), np.uint64)
+        for first, chunk in self._chunks(found.size):
+            found[first : first + len(chunk)] = chunk
         return found
 
     def random(self, shape: tuple[int, ...]) -> Floats:
         """Return uniform doubles in [0, 1), the upper 53 bits of one output each, in C order."""
         found = np.empty(shape)
         flat = found.reshape(-1)
-        for first, piece in self._pieces(found.size):
-            piece >>= np.uint64(11)
-            np.multiply(piece, 2.0**-53, out=flat[first : first + len(piece)])
+        for first, chunk in self._chunks(found.size):
+            chunk >>= np.uint64(11)
+            np.multiply(chunk, 2.0**-53, out=flat[first : first + len(chunk)])
         return found
 
-    def _pieces(self, count: int) -> Iterator[tuple[int, Words]]:
-        """Yield the next `count` outputs in pieces, each in the same memory, with their places."""
-        steps = np.arange(1, min(count, _PIECE) + 1, dtype=np.uint64) * np.uint64(_STEP)
+    def _chunks(self, count: int) -> Iterator[tuple[int, Words]]:
+        """Yield the next `count` outputs in chunks, each in the same memory, with their places."""
+        steps = np.arange(1, min(count, _CHUNK) + 1, dtype=np.uint64) * np.uint64(_STEP)
         buffer, shifted = np.empty_like(steps), np.empty_like(steps)
-        for first in range(0, count, _PIECE):
-            size = min(_PIECE, count - first)
+        for first in range(0, count, _CHUNK):
+            size = min(_CHUNK, count - first)
             z, other = buffer[:size], shifted[:size]
             np.add(steps[:size], np.uint64(self.state), out=z)
             for shift, factor in _ROUNDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy.typing as npt
 
 from depthgauge.plots import CAPTION, STYLES, require_matplotlib
 from depthgauge.studies.rank.intervals import mean_and_half
-from depthgauge.studies.rank.study import StudyResult
 
 if TYPE_CHECKING:
     import xarray
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 PANEL_WIDTH, PANEL_HEIGHT = 4.6, 3.7
 
 
-def study_figure(result: StudyResult) -> Figure:
-    """Return the figure of a study, titled with its question, over its size and the caution of every measurement."""
+def study_figure(draw: Callable[[Figure], None], question: str, size: str) -> Figure:
+    """Return what a study draws, titled with its question, over its size and the caution of every measurement."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(layout="constrained")
-    result.study.draw(result.results, figure)
-    figure.suptitle(_typeset(result.study.question), fontsize="large")
-    size = f"Width {result.width}, {result.seeds} seeds; bands are 95 % intervals of the mean over seeds."
-    figure.supxlabel(f"{size}\n{CAPTION}", fontsize=8, fontstyle="italic")
+    draw(figure)
+    figure.suptitle(_typeset(question), fontsize="large")
+    bands = "bands are 95 % intervals of the mean over seeds."
+    figure.supxlabel(f"{size}; {bands}\n{CAPTION}", fontsize=8, fontstyle="italic")
     return figure
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import depthgauge as dg
-from depthgauge._common import arguments
+from depthgauge.studies import checks
+from depthgauge.studies.rank import figures
 from depthgauge.studies.rank.intervals import Finding, mean_and_half
-from depthgauge.sweeps.dataset import require
-from depthgauge.sweeps.runs import Path
 
 if TYPE_CHECKING:
     import xarray
@@ -133,9 +134,8 @@ class StudyResult:
 
     def figure(self) -> Figure:
         """Draw the study; needs matplotlib."""
-        from depthgauge.studies.rank.figures import study_figure
-
-        return study_figure(self)
+        size = f"Width {self.width}, {self.seeds} seeds"
+        return figures.study_figure(lambda figure: self.study.draw(self.results, figure), self.study.question, size)
 
 
 def run_study(
@@ -145,7 +145,7 @@ def run_study(
     depths: Sequence[int] | None = None,
     width: int | None = None,
     quick: bool = False,
-    store: Path | None = None,
+    store: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
 ) -> StudyResult:
@@ -181,39 +181,20 @@ def run_study(
     ImportError
         If an optional package is missing (extra ``studies``).
     """
-    arguments.instance("study", study, Study)
+    checks.instance("study", study, Study)
     check_packages([study])
     started = time.perf_counter()
-    count = arguments.integer("seeds", (QUICK_SEEDS if quick else study.seeds) if seeds is None else seeds, minimum=1)
-    features = arguments.integer(
+    count = checks.integer("seeds", (QUICK_SEEDS if quick else study.seeds) if seeds is None else seeds, minimum=1)
+    features = checks.integer(
         "width", (min(QUICK_WIDTH, study.width) if quick else study.width) if width is None else width, minimum=2
     )
-    if depths is None:
-        layers = study.quick_depths if quick else study.depths
-    else:
-        layers = tuple(
-            sorted({arguments.integer(f"depths[{at}]", depth, minimum=1) for at, depth in enumerate(depths)})
-        )
-        if not layers:
-            raise ValueError("depths is empty; give at least one number of blocks")
-    results: dict[str, xarray.Dataset] = {}
-    executor = ThreadPoolExecutor(arguments.thread_count(threads))
+    layers = (study.quick_depths if quick else study.depths) if depths is None else _ascending(depths)
+    executor = ThreadPoolExecutor(_workers(threads))
     try:
-        for name, part in study.parts(layers, quick).items():
-            whole = {f"{dim}s": [tuple(labels)] for dim, labels in part.whole.items()}
-            found = dg.sweep(
-                part.cell,
-                {**part.axes, "width": [features], **whole},
-                seeds=count,
-                coords=part.whole,
-                executor=executor,
-                store=store,
-                name=f"rank {study.name} {name}",
-                version=f"{dg.__version__} study {study.version}",
-                on_error="raise",
-                progress=progress,
-            )
-            results[name] = found.isel(dict.fromkeys(("width", *whole), 0), drop=True)
+        results = {
+            name: _swept(study, name, part, features, seeds=count, executor=executor, store=store, progress=progress)
+            for name, part in study.parts(layers, quick).items()
+        }
     finally:
         # Whoever interrupts a run does not want to wait for the cells that have begun.
         executor.shutdown(wait=False, cancel_futures=True)
@@ -228,10 +209,40 @@ def run_study(
     )
 
 
+def _ascending(depths: Sequence[int]) -> tuple[int, ...]:
+    layers = tuple(sorted({checks.integer(f"depths[{at}]", depth, minimum=1) for at, depth in enumerate(depths)}))
+    if not layers:
+        raise ValueError("depths is empty; give at least one number of blocks")
+    return layers
+
+
+def _workers(threads: int | None) -> int:
+    """Return how many cells run at a time: as many as there are threads, unless fewer are asked for."""
+    available: int = dg.build_config()["threads"]
+    return available if threads is None else min(checks.integer("threads", threads, minimum=1), available)
+
+
+def _swept(study: Study, name: str, part: Part, width: int, **options: Any) -> xarray.Dataset:
+    """Return the results of one part, without the dims that have one value in all of them."""
+    whole = {f"{dim}s": [tuple(labels)] for dim, labels in part.whole.items()}
+    found = dg.sweep(
+        part.cell,
+        {**part.axes, "width": [width], **whole},
+        coords=part.whole,
+        name=f"rank {study.name} {name}",
+        version=f"{dg.__version__} study {study.version}",
+        on_error="raise",
+        **options,
+    )
+    return found.isel(dict.fromkeys(("width", *whole), 0), drop=True)
+
+
 def check_packages(studies: Iterable[Study]) -> None:
     """Raise ImportError that says what to install if one of the studies lacks a package."""
     for package in dict.fromkeys(name for study in studies for name in ("xarray", "scipy", *study.packages)):
-        require(package, "rank studies")
+        if importlib.util.find_spec(package) is None:
+            message = f"rank studies need {package}, which is not installed; try: pip install 'depthgauge[studies]'"
+            raise ImportError(message)
 
 
 def _curves(result: xarray.Dataset) -> dict[str, Any]:

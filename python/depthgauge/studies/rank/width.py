@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import depthgauge as dg
-from depthgauge._common.arrays import Array
+from depthgauge.studies.arrays import Array
 from depthgauge.studies.rank.figures import line, panels, sequence_color, style
 from depthgauge.studies.rank.fits import crossing
 from depthgauge.studies.rank.free_products import FreeProduct, marchenko_pastur, marchenko_pastur_below
-from depthgauge.studies.rank.gaussian import moments, normal_nodes, value_and_slope
+from depthgauge.studies.rank.gaussian import ACTIVATION_TITLES, moments, normal_nodes, value_and_slope
 from depthgauge.studies.rank.intervals import Expected, Finding, Interval, plus_minus
 from depthgauge.studies.rank.networks import generated, unit_inputs
 from depthgauge.studies.rank.study import Part, Results, Study
@@ -31,12 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Name: title, activation, branch.
-BRANCHES = {
-    "relu": ("ReLU", "relu", "mlp"),
-    "gelu": ("GELU", "gelu", "mlp"),
-    "silu": ("SiLU", "silu", "mlp"),
-    "abs": ("abs", "abs", "mlp"),
-    "gated_silu": ("gated SiLU", "silu", "gated"),
+BRANCHES = {name: (ACTIVATION_TITLES[name], name, "mlp") for name in ("relu", "gelu", "silu", "abs")} | {
+    "gated_silu": (f"gated {ACTIVATION_TITLES['silu']}", "silu", "gated")
 }
 PUBLISHED = {"relu": "2.00", "gelu": "2.19", "silu": "2.64", "abs": "1.00"}
 RATIOS = tuple(float(f"{ratio:.3g}") for ratio in np.geomspace(0.25, 8, 11))
