@@ -56,7 +56,7 @@ DG_INLINE void copy_columns(const Matrix& a, ScaleBy<T> scale, T* to, int64_t st
         Vec<T> v[W];
 #pragma GCC unroll 16
         for (int l = 0; l < W; ++l) v[l] = read(i + l, j);
-        turn_square<T>(v);
+        register_transpose<T>(v);
 #pragma GCC unroll 16
         for (int l = 0; l < W; ++l) store(to + (j + l) * stride + i, v[l]);
       }

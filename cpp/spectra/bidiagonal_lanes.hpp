@@ -7,7 +7,7 @@
 #pragma once
 
 #include "common/simd.hpp"
-#include "common/turn.hpp"
+#include "common/register_transpose.hpp"
 #include "spectra/singular_kernels.hpp"
 
 namespace {
@@ -52,7 +52,7 @@ DG_INLINE ScaleBy<T> scale_by(const Scan& scan) {
 DG_INLINE int64_t lanes_stride(int64_t rows) { return rows % 32 == 0 ? rows + 1 : rows; }
 
 template <class T>
-int64_t side_by_side_scratch(int64_t rows, int64_t columns) {
+int64_t side_by_side_workspace(int64_t rows, int64_t columns) {
   return ((columns + 4) * lanes_stride(rows) + 4 * columns) * kWidth<T>;
 }
 
@@ -113,7 +113,7 @@ DG_INLINE void pack_runs(const char* const* runs, const ScaleBy<T>* scales, int6
       if (runs[l]) __builtin_memcpy(&v[l], runs[l] + i * kSize, sizeof v[l]);
       v[l] = v[l] * splat(scales[l].first) * splat(scales[l].second);
     }
-    turn_square<T>(v);
+    register_transpose<T>(v);
 #pragma GCC unroll 16
     for (int l = 0; l < W; ++l) store(to + (i + l) * stride, v[l]);
   }
@@ -157,10 +157,10 @@ DG_INLINE void pack_lanes(const Matrix* matrices, const Scan* scans, int count, 
 
 template <class T>
 void side_by_side(const Matrix* matrices, const Scan* scans, int count, int64_t m, int64_t n, T* q, T* e,
-                  int64_t stride, T* scratch) {
+                  int64_t stride, T* workspace) {
   const int64_t s = lanes_stride(m);
-  pack_lanes(matrices, scans, count, m, n, scratch, s);
-  Vec<T>* const a = reinterpret_cast<Vec<T>*>(scratch);
+  pack_lanes(matrices, scans, count, m, n, workspace, s);
+  Vec<T>* const a = reinterpret_cast<Vec<T>*>(workspace);
   Vec<T>*u = a + s * n, *old_u = u + s, *z = old_u + s, *old_z = z + s;
   Vec<T>*y = old_z + s, *v = y + n, *old_y = v + n, *old_v = old_y + n;
   const Vec<T> zero{}, one = splat(T(1)), least = splat(ReflectorLimits<T>::kLeast);

@@ -249,7 +249,7 @@ DG_INLINE void sort_descending(T* values, int64_t n, int64_t stride) {
 }
 
 template <class T>
-int64_t dqds_scratch(int64_t n, int vectors) {
+int64_t dqds_workspace(int64_t n, int vectors) {
   return (4 * (n + kDqdsPads) + 4 * n) * vectors * kWidth<T>;
 }
 
@@ -260,13 +260,13 @@ class Dqds {
   static constexpr int64_t R = G * W;
   using S = typename Types<T>::Scalar;
 
-  DG_INLINE Dqds(T* values, int64_t n, T* scratch) : values_(values), n_(n), end_(n + kDqdsPads) {
+  DG_INLINE Dqds(T* values, int64_t n, T* workspace) : values_(values), n_(n), end_(n + kDqdsPads) {
     const int64_t whole = end_ * R;
     for (int b = 0; b < 2; ++b) {
-      rows_.q[b] = scratch + 2 * b * whole;
+      rows_.q[b] = workspace + 2 * b * whole;
       rows_.e[b] = rows_.q[b] + whole;
     }
-    rows_.parked_q = scratch + 4 * whole;
+    rows_.parked_q = workspace + 4 * whole;
     rows_.parked_e = rows_.parked_q + n * R;
     rows_.parked_sigma = rows_.parked_e + n * R;
     rows_.parked_low = rows_.parked_sigma + n * R;
@@ -460,8 +460,8 @@ class Dqds {
 };
 
 template <class T, int G>
-__attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bool* converged, T* scratch) {
-  Dqds<T, G> dqds(values, n, scratch);
+__attribute__((noinline)) void dqds_lanes(T* values, const T* off, int64_t n, bool* converged, T* workspace) {
+  Dqds<T, G> dqds(values, n, workspace);
   dqds.run(off);
   dqds.leave(converged);
 }

@@ -32,10 +32,10 @@ struct QrProblem {
   double* reflectors;     // (steps) rows of `reflector_stride`, out, entries as in row_order; or null
   int64_t reflector_stride;
   double* betas;
-  double* vectors;  // qr_scratch(m, n) doubles
+  double* vectors;  // qr_workspace(m, n) doubles
 };
 
-DG_INLINE int64_t qr_scratch(int64_t m, int64_t n) { return 4 * row_stride(m) + 2 * row_stride(n); }
+DG_INLINE int64_t qr_workspace(int64_t m, int64_t n) { return 4 * row_stride(m) + 2 * row_stride(n); }
 
 template <class X>
 DG_INLINE void exchange(X& a, X& b) {
