@@ -5,6 +5,8 @@
 // their first row: work on whole vectors then changes nothing that it should not.
 #pragma once
 
+#include "common/register_transpose.hpp"
+#include "common/simd.hpp"
 #include "spectra/bidiagonal_lanes.hpp"
 
 namespace {

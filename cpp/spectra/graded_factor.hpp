@@ -35,7 +35,7 @@ DG_INLINE bool read_line(const char* from, int64_t step, int64_t count, double* 
   return check == 0;
 }
 
-// Turns the factor: column c becomes row to[c] of `transposed`, unless to[c] < 0.  False if an entry is not finite.
+// Transposes the factor: column c becomes row to[c] of `transposed`, unless to[c] < 0.  False if an entry is not finite.
 template <class T>
 inline bool read_factor(GradedProduct* p, const Factor& f, const int64_t* to) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
@@ -62,8 +62,8 @@ DG_INLINE bool read(GradedProduct* p, const Factor& f, int64_t* to) {
 }
 
 // Finds exponents of rows and columns that bring the largest entry of each near one, kNothing of zeros, columns in the
-// order of the transposed rows.  Returns whether all entries are far from the ends of the range; if so the transposed factor is
-// left scaled by rows, else by rows and columns at once, lest the small entries of a small column vanish.
+// order of the transposed rows.  Returns whether all entries are far from the ends of the range; if so the transposed
+// factor is left scaled by rows, else by rows and columns at once, lest the small entries of a small column vanish.
 inline bool equilibrate(GradedProduct* p, int64_t m, int64_t* rows, int64_t* columns) {
   const int64_t stride = row_stride(m), count = whole_vectors(m);
   double* const tops = p->vectors;

@@ -12,8 +12,8 @@
 
 namespace {
 
-// A factor whose columns differ by more than this power of two is applied in two steps, the scales of its columns first:
-// F Q would bury the small ones under the large.
+// A factor whose columns differ by more than this power of two is applied in two steps, the scales of its columns
+// first: F Q would bury the small ones under the large.
 constexpr int64_t kColumnSpread = 6;
 
 // out[i] = sum over j >= i of triangle[i][j] u[order[j]], J vectors of columns of four rows.
@@ -56,8 +56,9 @@ inline void combine_u(GradedProduct* p, int64_t rank, int64_t columns, const int
   }
 }
 
-// Takes the panel, (live, rank of the product), with row exponents s.r and owners of its rows, for Q D: by QR it becomes
-// the new Q D and part of U.  The rank is at most `rank`.  False if scales are too far apart for the numbers between them.
+// Takes the panel, (live, rank of the product), with row exponents s.r and owners of its rows, for Q D: by QR it
+// becomes the new Q D and part of U.  The rank is at most `rank`.  False if scales are too far apart for the numbers
+// between them.
 inline bool factor_panel(GradedProduct* p, int64_t live, int64_t rank, const IntegerArrays& s, const Stop& stop) {
   const int64_t old = p->rank;
   double* const reflectors = p->sizes.several ? p->reflectors : nullptr;
@@ -94,7 +95,8 @@ inline bool factor_panel(GradedProduct* p, int64_t live, int64_t rank, const Int
   return sum(check) == 0;
 }
 
-// Makes the panel from the transposed factor, m rows with exponents s.rows, once Q is applied; rows of zeros are dropped.
+// Makes the panel from the transposed factor, m rows with exponents s.rows, once Q is applied; rows of zeros are
+// dropped.
 inline int64_t form_panel(GradedProduct* p, int64_t m, const IntegerArrays& s) {
   const int64_t transposed_stride = row_stride(m), stride = row_stride(p->rank), count = whole_vectors(m);
   double* const tops = p->vectors;
@@ -116,9 +118,8 @@ inline int64_t form_panel(GradedProduct* p, int64_t m, const IntegerArrays& s) {
   return live;
 }
 
-// Multiplies by the scales of the columns of a factor, zero columns left out, and transposes the factor anew, in the order of
-// the new Q and scaled by rows and columns.
-// `plain` is what `equilibrate` returned.
+// Multiplies by the scales of the columns of a factor, zero columns left out, and transposes the factor anew, in the
+// order of the new Q and scaled by rows and columns.  `plain` is what `equilibrate` returned.
 inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, bool plain, const IntegerArrays& s,
                          const Stop& stop) {
   form_q(p, stop);
