@@ -193,33 +193,37 @@ DG_INLINE bool pivot_columns(const QrProblem& p, const QrStep& s, int64_t k) {
 
 // The entry of largest magnitude: its row, and its size.
 struct Peak {
-  int64_t row;
-  double size;
-};
-
-DG_INLINE Peak find_peak(const double* x, int64_t k, int64_t m) {
-  Peak peak{k, 0};
-  for (int64_t i = k; i < m; ++i) {
-    const double size = x[i] < 0 ? -x[i] : x[i];
-    if (size > peak.size) peak = {i, size};
+  DG_INLINE void include(int64_t i, double x) {
+    const double magnitude = x < 0 ? -x : x;
+    if (magnitude > size) {
+      size = magnitude;
+      row = i;
+    }
   }
-  return peak;
-}
+
+  int64_t row;
+  double size = 0;
+};
 
 // The pivot column in units of 2^unit, and its largest entry.
 DG_INLINE Peak take_column(const QrProblem& p, QrStep& s, int64_t k) {
+  Peak peak{k};
   s.unit = s.top;
   for (int64_t i = k; i < p.m; ++i) {
     s.own[i] = p.b[i * p.stride + k];
     s.x[i] = s.own[i] * s.scales[i];
+    peak.include(i, s.x[i]);
   }
-  const Peak peak = find_peak(s.x, k, p.m);
   if (peak.size >= 0x1p-400) return peak;
   s.unit = kNothing;
   for (int64_t i = k; i < p.m; ++i)
     if (s.own[i] != 0 && exponent(s.own[i]) + p.r[i] > s.unit) s.unit = exponent(s.own[i]) + p.r[i];
-  for (int64_t i = k; i < p.m; ++i) s.x[i] = scale(s.own[i], p.r[i] - s.unit);
-  return find_peak(s.x, k, p.m);
+  peak = {k};
+  for (int64_t i = k; i < p.m; ++i) {
+    s.x[i] = scale(s.own[i], p.r[i] - s.unit);
+    peak.include(i, s.x[i]);
+  }
+  return peak;
 }
 
 // Rows k and `other`, with all that belongs to them.
