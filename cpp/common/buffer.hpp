@@ -1,4 +1,4 @@
-// Scratch memory.
+// Workspace memory.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace depthgauge {
 
-// Aligned memory that is not cleared.  Large blocks ask for large pages: kernels walk through megabytes of scratch, and
+// Aligned memory that is not cleared.  Large blocks ask for large pages: kernels sweep through megabytes of it, and
 // with small pages the address translation would cost as much as the arithmetic.
 template <class T>
 class Buffer {

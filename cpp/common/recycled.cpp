@@ -27,8 +27,8 @@ struct Block {
   size_t bytes;
 };
 
-// A large array is mostly of an earlier one's size: calls in a loop ask for the same again.  New memory costs a fault and
-// a clearing a page, which is up to a tenth of a forward pass, and a quarter of a pass that makes weight gradients.
+// A large array is mostly of an earlier one's size: calls in a loop ask for the same again.  New memory costs a fault
+// and a clearing a page, which is up to a tenth of a forward pass, and a quarter of one that makes weight gradients.
 class Store {
  public:
   void* take(size_t bytes) {

@@ -3,7 +3,7 @@
 
 namespace depthgauge {
 
-// Asked between pieces of work of about a millisecond; true stops the work.
+// Asked about once a millisecond of work; true stops it.
 struct Stop {
   bool (*ask)(void*);
   void* context;

@@ -14,8 +14,8 @@
 namespace depthgauge {
 namespace {
 
-// Some schedulers wake a thread on the caller's CPU, and move it only milliseconds later, when a short call is over.  So
-// a worker is told where to go before it is woken, and is free again as soon as it runs.
+// Some schedulers wake a thread on the caller's CPU, and move it only milliseconds later, when a short call is over.
+// So a worker is told where to go before it is woken, and is free again once it runs.
 class Placement {
  public:
 #if defined(__linux__)

@@ -29,7 +29,7 @@ class Random {
   bool one_in(int64_t n) { return below(n) == 0; }
   double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
   // Mean 0, variance 1, and no tails, so that bounds on rounding errors can be simple.
-  double centered() { return (uniform() + uniform() + uniform() + uniform() - 2) * 1.7320508075688772; }
+  double centered() { return (uniform() - 0.5) * 3.4641016151377544; }
 
  private:
   std::mt19937_64 engine_;

@@ -1,6 +1,8 @@
 // Singular values: memory, bits that depend on neither threads nor neighbors, and norms that stay.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -10,24 +12,24 @@
 namespace depthgauge::driver {
 namespace {
 
-// Matrices of one shape, row by row or column by column, the last one first in memory that has no room to spare.
+// Matrices of one shape, row by row or column by column, the last one first in memory that is full.
 template <class T>
 struct Matrices {
-  Matrices(int64_t n, int64_t rows_, int64_t columns_, bool by_column, uint64_t seed)
-      : count(n), rows(rows_), columns(columns_), turned(by_column), entries(n * rows_ * columns_) {
+  Matrices(int64_t n, int64_t rows_, int64_t columns_, bool columns_first, uint64_t seed)
+      : count(n), rows(rows_), columns(columns_), by_column(columns_first), entries(n * rows_ * columns_) {
     Random random(seed);
     const int64_t size = rows * columns;
     for (int64_t i = 0; i < count; ++i) {
       // Every third has rows that fall off, every fifth repeats its rows, every seventh is zero.
       T* const matrix = at(i);
       for (int64_t k = 0; k < size; ++k) {
-        const int64_t row = turned ? k % rows : k / columns;
+        const int64_t row = by_column ? k % rows : k / columns;
         const double fade = i % 3 == 1 ? std::ldexp(1.0, static_cast<int>(-row)) : 1;
         matrix[k] = i % 7 == 6 ? T(0) : static_cast<T>(random.centered() * fade);
       }
       if (i % 5 == 4)
         for (int64_t k = 0; k < size; ++k)
-          if ((turned ? k % rows : k / columns) > 0) matrix[k] = matrix[turned ? k / rows * rows : k % columns];
+          if ((by_column ? k % rows : k / columns) > 0) matrix[k] = matrix[by_column ? k / rows * rows : k % columns];
     }
   }
   spectra::Batch batch(int64_t first, int64_t n) const {
@@ -36,13 +38,13 @@ struct Matrices {
             {{n}, {-rows * columns * kSize}},
             rows,
             columns,
-            turned ? kSize : columns * kSize,
-            turned ? rows * kSize : kSize};
+            by_column ? kSize : columns * kSize,
+            by_column ? rows * kSize : kSize};
   }
   T* at(int64_t i) const { return entries.data() + (count - 1 - i) * rows * columns; }
 
   int64_t count, rows, columns;
-  bool turned;
+  bool by_column;
   Array<T> entries;
 };
 
@@ -87,33 +89,35 @@ void values_of_one_shape(int64_t count, int64_t rows, int64_t columns, Target ta
     check(std::abs(squares - norm) <= tolerance * norm,
           "the squares of singular values add up to those of the entries");
   }
-  for (const int threads : {2, 3, 7}) {
+  for (const int threads : {3, 7}) {
     const Values<T> threaded(matrices.batch(0, count), {target, threads, never()});
-    for (int64_t i = 0; i < count; ++i)
-      check(threaded.same(i, all, i), "singular values have the same bits on any threads");
+    bool same = true;
+    for (int64_t i = 0; i < count; ++i) same &= threaded.same(i, all, i);
+    check(same, "singular values have the same bits on any threads");
+    if (rows * columns > 10000) break;
   }
-  for (int64_t i = 0; i < count; i += 1 + count / 4) {
-    const Values<T> alone(matrices.batch(i, 1), {target, 2, never()});
-    check(alone.same(0, all, i), "singular values have the same bits alone");
-  }
-  if (count == 0 || rows * columns == 0) return;
-  // A bad entry anywhere costs its own matrix.
+  if (count == 0) return;
   Random random(seed + 1);
+  const int64_t picked = random.below(count);
+  const Values<T> alone(matrices.batch(picked, 1), {target, 2, never()});
+  check(alone.same(0, all, picked), "singular values have the same bits alone");
+  if (rows * columns == 0) return;
+  // A bad entry anywhere costs its own matrix.
   const int64_t bad = random.below(count);
   const T poison = random.one_in(2) ? std::numeric_limits<T>::quiet_NaN() : -std::numeric_limits<T>::infinity();
   matrices.at(bad)[random.below(rows * columns)] = poison;
   const Values<T> rest(matrices.batch(0, count), {target, 2, never()});
-  for (int64_t i = 0; i < count; ++i) {
-    check(i == bad || rest.same(i, all, i), "a bad matrix changes no other");
-    for (int64_t j = 0; i == bad && j < rest.each; ++j)
-      check(std::isnan(rest.values[i * rest.each + j]), "a bad matrix has no values");
-  }
+  bool same = true, unknown = true;
+  for (int64_t i = 0; i < count; ++i) same &= i == bad || rest.same(i, all, i);
+  for (int64_t j = 0; j < rest.each; ++j) unknown &= std::isnan(rest.values[bad * rest.each + j]);
+  check(same, "a bad matrix changes no other");
+  check(unknown, "a bad matrix has no values");
 }
 
 template <class T>
 void stopped_calls(int64_t count, int64_t rows, int64_t columns, Target target) {
   const Matrices<T> matrices(count, rows, columns, false, 9);
-  for (int after = 0; after < 12; ++after) {
+  for (int after = 0; after < 12; after += 1 + after / 4) {
     std::atomic<int> left{after * after};
     const Stop stop{[](void* self) { return static_cast<std::atomic<int>*>(self)->fetch_sub(1) <= 0; }, &left};
     Values<T>(matrices.batch(0, count), {target, 1 + after % 3, stop});
@@ -129,7 +133,7 @@ void check_spectra(Target target, bool quick) {
   };
   // Around the vector width, in lanes and by itself, tall and wide, with and without a triangular factor, and nothing.
   const Shape shapes[] = {{9, 1, 1},   {40, 2, 2},    {19, 3, 7},     {70, 8, 8},    {5, 17, 17}, {35, 33, 31},
-                          {3, 64, 64}, {2, 300, 300}, {1, 280, 270},  {9, 500, 12},  {2, 3, 900}, {3, 700, 200},
+                          {3, 64, 64}, {2, 230, 230}, {1, 220, 210},  {9, 500, 12},  {2, 3, 900}, {2, 400, 200},
                           {0, 4, 4},   {3, 0, 4},     {3, 4, 0},      {2, 1, 600}};
   uint64_t seed = 1;
   for (const Shape& shape : shapes) {
@@ -140,7 +144,7 @@ void check_spectra(Target target, bool quick) {
     values_of_one_shape<T>(shape.count, shape.rows, shape.columns, target, seed);
   }
   stopped_calls<T>(40, 20, 20, target);
-  if (!quick) stopped_calls<T>(2, 270, 260, target);
+  if (!quick) stopped_calls<T>(2, 220, 210, target);
 }
 
 template void check_spectra<float>(Target, bool);

@@ -4,64 +4,38 @@
 // makes the same bits, and so does the NumPy reference, which repeats what is here.
 #pragma once
 
+#include "common/pack.hpp"
 #include "random/philox.hpp"
 
 namespace {
 
-// Vectors that go through the same operations side by side, which hides their latencies.
-constexpr int kSide = 4;
+// Vectors a pack.
+constexpr int kPack = 4;
 
-template <class V>
-struct Side {
-  V v[kSide];
-};
 template <class T>
-using Reals = Side<Vec<T>>;
-using Words = Side<Narrow>;
+using Reals = Pack<T, kPack>;
+using Words = UnsignedPack<float, kPack>;
 
 // The low halves of two vectors of words, `even` in even lanes.
-DG_INLINE Narrow woven(Wide even, Wide odd) { return bit_cast<Narrow>(halves(even, odd << 32)); }
-
-#define DG_ELEMENTWISE(op)                                        \
-  template <class V>                                              \
-  DG_INLINE Side<V> operator op(Side<V> a, Side<V> b) {           \
-    for (int i = 0; i < kSide; ++i) a.v[i] = a.v[i] op b.v[i];    \
-    return a;                                                     \
-  }                                                               \
-  template <class V, class S>                                     \
-  DG_INLINE Side<V> operator op(Side<V> a, S s) {                 \
-    for (int i = 0; i < kSide; ++i) a.v[i] = a.v[i] op s;         \
-    return a;                                                     \
-  }
-DG_ELEMENTWISE(+)
-DG_ELEMENTWISE(-)
-DG_ELEMENTWISE(*)
-DG_ELEMENTWISE(/)
-#undef DG_ELEMENTWISE
-
-template <class V>
-DG_INLINE Side<V> sqrt(Side<V> a) {
-  for (int i = 0; i < kSide; ++i) a.v[i] = sqrt(a.v[i]);
-  return a;
-}
+DG_INLINE Lanes32 interleave(Lanes64 even, Lanes64 odd) { return bit_cast<Lanes32>(halves(even, odd << 32)); }
 
 // c[0] + c[1] z + c[2] z^2 + ... by Horner's rule.
 template <class T, int N>
-DG_INLINE Reals<T> polynomial(const T (&c)[N], Reals<T> z) {
+DG_INLINE Reals<T> horner(const T (&c)[N], Reals<T> z) {
   Reals<T> sum = z * c[N - 1] + c[N - 2];
   for (int i = N - 3; i >= 0; --i) sum = sum * z + c[i];
   return sum;
 }
 
 // 2^exponent times (1 + word / 2^52), by putting the word where the mantissa is.
-DG_INLINE Vec<double> in_mantissa(Wide word, int exponent) {
-  return bit_cast<Vec<double>>(halves(word, splat_wide(static_cast<uint64_t>(exponent + 1023) << 52)));
+DG_INLINE Vec<double> in_mantissa(Lanes64 word, int exponent) {
+  return bit_cast<Vec<double>>(halves(word, splat_word(static_cast<uint64_t>(exponent + 1023) << 52)));
 }
 
 // (n + 1/2) / 2^64 with n of 64 bits, rounded once: positive, at most 1, and fine grained near 0, where the tails are.
-DG_INLINE Reals<double> radius_uniform(const Wide (&low)[kSide], const Wide (&high)[kSide]) {
+DG_INLINE Reals<double> radius_uniform(const Lanes64 (&low)[kPack], const Lanes64 (&high)[kPack]) {
   Reals<double> u;
-  for (int i = 0; i < kSide; ++i)
+  for (int i = 0; i < kPack; ++i)
     u.v[i] = (in_mantissa(high[i], 20) - 0x1p20) + (in_mantissa(low[i], -12) - (0x1p-12 - 0x1p-65));
   return u;
 }
@@ -69,8 +43,8 @@ DG_INLINE Reals<double> radius_uniform(const Wide (&low)[kSide], const Wide (&hi
 // The same with n of 32 bits and 2^32.
 DG_INLINE Reals<float> radius_uniform(Words n) {
   Reals<float> u;
-  for (int i = 0; i < kSide; ++i) {
-    const Narrow high = (n.v[i] >> 16) | ((7 + 127u) << 23), low = (n.v[i] & 0xffff) | ((127u - 9) << 23);
+  for (int i = 0; i < kPack; ++i) {
+    const Lanes32 high = (n.v[i] >> 16) | ((7 + 127u) << 23), low = (n.v[i] & 0xffff) | ((127u - 9) << 23);
     u.v[i] = (bit_cast<Vec<float>>(high) - 0x1p7f) + (bit_cast<Vec<float>>(low) - (0x1p-9f - 0x1p-33f));
   }
   return u;
@@ -81,14 +55,14 @@ DG_INLINE Reals<float> radius_uniform(Words n) {
 template <class T>
 struct Angle {
   Reals<T> turn;
-  Side<Int<T>> swapped, negative;
+  IntPack<T, kPack> swapped, negative;
 };
 
 // From 64 bits: the top one swaps, the others are the turn, and the lowest, which the turn hardly feels, negates.
-DG_INLINE Angle<double> angle(const Wide (&low)[kSide], const Wide (&high)[kSide]) {
+DG_INLINE Angle<double> angle(const Lanes64 (&low)[kPack], const Lanes64 (&high)[kPack]) {
   Angle<double> a;
-  for (int i = 0; i < kSide; ++i) {
-    const Vec<double> top = in_mantissa(high[i] & splat_wide(0x7fffffff), 21);
+  for (int i = 0; i < kPack; ++i) {
+    const Vec<double> top = in_mantissa(high[i] & splat_word(0x7fffffff), 21);
     a.turn.v[i] = (top - (0x1p21 + 0x1p-11 + 0.5)) + in_mantissa(low[i], -11);
     a.swapped.v[i] = bit_cast<Int<double>>(high[i] << 32);
     a.negative.v[i] = bit_cast<Int<double>>(low[i] << 63);
@@ -99,7 +73,7 @@ DG_INLINE Angle<double> angle(const Wide (&low)[kSide], const Wide (&high)[kSide
 // The same from 32 bits.
 DG_INLINE Angle<float> angle(Words n) {
   Angle<float> a;
-  for (int i = 0; i < kSide; ++i) {
+  for (int i = 0; i < kPack; ++i) {
     const Int<float> rest = bit_cast<Int<float>>((n.v[i] << 1) | 1);
     a.turn.v[i] = __builtin_convertvector(rest, Vec<float>) * 0x1p-32f;
     a.swapped.v[i] = bit_cast<Int<float>>(n.v[i]);
@@ -127,10 +101,10 @@ DG_INLINE Vec<float> by_sign<float>(Int<float> sign, Vec<float> a, Vec<float> b)
 // u = m / 2^n with m in [sqrt(1/2), sqrt(2)), for positive u that are not denormal and at most 1.
 DG_INLINE void split(Reals<double> u, Reals<double>& m, Reals<double>& n) {
   constexpr int64_t kOne = 0x3ff0000000000000, kRoot = 0x3fe6a09e667f3bcd, kMantissa = 0x000fffffffffffff;
-  for (int i = 0; i < kSide; ++i) {
-    const Wide shifted = bit_cast<Wide>(u.v[i]) + static_cast<uint64_t>(kOne - kRoot);
+  for (int i = 0; i < kPack; ++i) {
+    const Lanes64 shifted = bit_cast<Lanes64>(u.v[i]) + static_cast<uint64_t>(kOne - kRoot);
     // 2^52 plus the exponent, as an integer and as a number.
-    const Wide exponent = (shifted >> 52) | static_cast<uint64_t>(int64_t{1075} << 52);
+    const Lanes64 exponent = (shifted >> 52) | static_cast<uint64_t>(int64_t{1075} << 52);
     n.v[i] = (0x1p52 + 1023) - bit_cast<Vec<double>>(exponent);
     m.v[i] = bit_cast<Vec<double>>((shifted & static_cast<uint64_t>(kMantissa)) + static_cast<uint64_t>(kRoot));
   }
@@ -138,8 +112,8 @@ DG_INLINE void split(Reals<double> u, Reals<double>& m, Reals<double>& n) {
 
 DG_INLINE void split(Reals<float> u, Reals<float>& m, Reals<float>& n) {
   constexpr uint32_t kOne = 0x3f800000, kRoot = 0x3f3504f3, kMantissa = 0x007fffff;
-  for (int i = 0; i < kSide; ++i) {
-    const Narrow shifted = bit_cast<Narrow>(u.v[i]) + (kOne - kRoot);
+  for (int i = 0; i < kPack; ++i) {
+    const Lanes32 shifted = bit_cast<Lanes32>(u.v[i]) + (kOne - kRoot);
     n.v[i] = __builtin_convertvector(127 - bit_cast<Int<float>>(shifted >> 23), Vec<float>);
     m.v[i] = bit_cast<Vec<float>>((shifted & kMantissa) + kRoot);
   }
@@ -183,14 +157,14 @@ DG_INLINE Pair<T> pair(Reals<T> u, Angle<T> angle) {
   Reals<T> m, n;
   split(u, m, n);
   const Reals<T> s = (m - T(1)) / (m + T(1)), z = s * s;
-  const Reals<T> of_m = s * T(-4) + s * (z * polynomial(C::log, z));
+  const Reals<T> of_m = s * T(-4) + s * (z * horner(C::log, z));
   const Reals<T> radius = sqrt(n * C::log_4 + of_m);
 
   const Reals<T> t = angle.turn, y = t * t;
-  const Reals<T> sine = t * polynomial(C::sine, y);
-  const Reals<T> cosine = y * polynomial(C::cosine, y) + T(1);
+  const Reals<T> sine = t * horner(C::sine, y);
+  const Reals<T> cosine = y * horner(C::cosine, y) + T(1);
   Pair<T> p;
-  for (int i = 0; i < kSide; ++i) {
+  for (int i = 0; i < kPack; ++i) {
     const Vec<T> c = bit_cast<Vec<T>>(bit_cast<Int<T>>(cosine.v[i]) | angle.negative.v[i]);
     p.a.v[i] = by_sign<T>(angle.swapped.v[i], sine.v[i], c);
     p.b.v[i] = by_sign<T>(angle.swapped.v[i], c, sine.v[i]);

@@ -5,6 +5,8 @@
 // their first row: work on whole vectors then changes nothing that it should not.
 #pragma once
 
+#include "common/register_transpose.hpp"
+#include "common/simd.hpp"
 #include "spectra/bidiagonal_lanes.hpp"
 
 namespace {
@@ -56,7 +58,7 @@ DG_INLINE void copy_columns(const Matrix& a, ScaleBy<T> scale, T* to, int64_t st
         Vec<T> v[W];
 #pragma GCC unroll 16
         for (int l = 0; l < W; ++l) v[l] = read(i + l, j);
-        turn_square<T>(v);
+        register_transpose<T>(v);
 #pragma GCC unroll 16
         for (int l = 0; l < W; ++l) store(to + (j + l) * stride + i, v[l]);
       }

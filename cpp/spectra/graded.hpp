@@ -24,9 +24,9 @@ struct Factors {
 // Whether each factor has as many columns as the one before it has rows.
 bool chained(const std::vector<Factors>& factors);
 
-// Natural logs of the singular values of factors[L-1] ... factors[0], descending, -inf for each rank that is lost: member
-// b has `count` logs at logs + b * count, or with `prefixes` L times as many, those after each factor.  What a smaller
-// product lacks is NaN; so is all of a product with a NaN or an Inf in it, or whose sweeps did not suffice.
+// Natural logs of the singular values of factors[L-1] ... factors[0], descending, -inf for each rank that is lost:
+// member b has `count` logs at logs + b * count, or with `prefixes` L times as many, those after each factor.  What a
+// smaller product lacks is NaN; so is all of a product with a NaN or an Inf in it, or whose sweeps did not suffice.
 void log_singular_values(const std::vector<Factors>& factors, int64_t members, bool prefixes, int64_t count,
                          double* logs, const Resources& call);
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/simd.hpp"
-#include "spectra/graded_room.hpp"
+#include "spectra/graded_workspace.hpp"
 #include "spectra/graded_scaling.hpp"
 
 namespace {
@@ -35,14 +35,14 @@ DG_INLINE bool read_line(const char* from, int64_t step, int64_t count, double* 
   return check == 0;
 }
 
-// Turns the factor: column c becomes row to[c] of `turned`, unless to[c] < 0.  False if an entry is not finite.
+// Transposes the factor: column c becomes row to[c] of `transposed`, unless to[c] < 0.  False if an entry is not finite.
 template <class T>
 inline bool read_factor(GradedProduct* p, const Factor& f, const int64_t* to) {
   const int64_t size = static_cast<int64_t>(sizeof(T));
   bool finite = true;
   if (f.row_stride == size && f.column_stride != size) {
     for (int64_t c = 0; c < f.columns; ++c) {
-      double* row = to[c] < 0 ? p->factor : p->turned + to[c] * row_stride(f.rows);
+      double* row = to[c] < 0 ? p->factor : p->transposed + to[c] * row_stride(f.rows);
       finite &= read_line<T>(f.data + c * f.column_stride, size, f.rows, row);
       for (int64_t j = f.rows; j < whole_vectors(f.rows); ++j) row[j] = 0;
     }
@@ -51,7 +51,7 @@ inline bool read_factor(GradedProduct* p, const Factor& f, const int64_t* to) {
   const int64_t stride = row_stride(f.columns);
   for (int64_t j = 0; j < f.rows; ++j)
     finite &= read_line<T>(f.data + j * f.row_stride, f.column_stride, f.columns, p->factor + j * stride);
-  if (finite) transpose(p->factor, stride, f.rows, f.columns, p->turned, row_stride(f.rows), to);
+  if (finite) transpose(p->factor, stride, f.rows, f.columns, p->transposed, row_stride(f.rows), to);
   return finite;
 }
 
@@ -62,8 +62,8 @@ DG_INLINE bool read(GradedProduct* p, const Factor& f, int64_t* to) {
 }
 
 // Finds exponents of rows and columns that bring the largest entry of each near one, kNothing of zeros, columns in the
-// order of the turned rows.  Returns whether all entries are far from the ends of the range; if so the turned factor is
-// left scaled by rows, else by rows and columns at once, lest the small entries of a small column vanish.
+// order of the transposed rows.  Returns whether all entries are far from the ends of the range; if so the transposed
+// factor is left scaled by rows, else by rows and columns at once, lest the small entries of a small column vanish.
 inline bool equilibrate(GradedProduct* p, int64_t m, int64_t* rows, int64_t* columns) {
   const int64_t stride = row_stride(m), count = whole_vectors(m);
   double* const tops = p->vectors;
@@ -71,7 +71,7 @@ inline bool equilibrate(GradedProduct* p, int64_t m, int64_t* rows, int64_t* col
   Vec<double> low = splat(1.0);
   for (int64_t i = 0; i < p->live; ++i)
     for (int64_t j = 0; j < count; j += kW) {
-      const Vec<double> x = abs(load(p->turned + i * stride + j));
+      const Vec<double> x = abs(load(p->transposed + i * stride + j));
       store(tops + j, max_or_second(x, load(tops + j)));
       const Vec<double> y = select<double>(x == Vec<double>{}, low, x);
       low = y < low ? y : low;
@@ -84,7 +84,7 @@ inline bool equilibrate(GradedProduct* p, int64_t m, int64_t* rows, int64_t* col
       tops[j] = rows[j] == kNothing ? 0 : power(-rows[j]);
     }
     for (int64_t i = 0; i < p->live; ++i) {
-      double* row = p->turned + i * stride;
+      double* row = p->transposed + i * stride;
       Vec<double> most{};
       for (int64_t j = 0; j < count; j += kW) {
         const Vec<double> x = load(row + j) * load(tops + j);
@@ -97,10 +97,10 @@ inline bool equilibrate(GradedProduct* p, int64_t m, int64_t* rows, int64_t* col
   }
   for (int64_t j = 0; j < m; ++j) {
     rows[j] = kNothing;
-    for (int64_t i = 0; i < p->live; ++i) rows[j] = larger(rows[j], exponent(p->turned[i * stride + j]));
+    for (int64_t i = 0; i < p->live; ++i) rows[j] = larger(rows[j], exponent(p->transposed[i * stride + j]));
   }
   for (int64_t i = 0; i < p->live; ++i) {
-    double* row = p->turned + i * stride;
+    double* row = p->transposed + i * stride;
     columns[i] = kNothing;
     for (int64_t j = 0; j < m; ++j)
       if (row[j] != 0) columns[i] = larger(columns[i], exponent(row[j]) - rows[j]);

@@ -26,8 +26,8 @@ struct JacobiRows {
   int64_t stride;
   int64_t rows, columns;
   int64_t* e;
-  int64_t* order;   // (rows) scratch: row i of the sweep is row order[i] of `u`
-  double* squares;  // (rows) scratch
+  int64_t* order;   // (rows) workspace: row i of the sweep is row order[i] of `u`
+  double* squares;  // (rows) workspace
 };
 
 // Makes rows p and q orthogonal, where row p is the larger.  With ratio = 2^(e[q] - e[p]) the tangent of the angle is

@@ -7,13 +7,13 @@
 #include "spectra/graded_kernels.hpp"
 #include "spectra/graded_qr.hpp"
 #include "spectra/graded_reflectors.hpp"
-#include "spectra/graded_room.hpp"
+#include "spectra/graded_workspace.hpp"
 #include "spectra/graded_scaling.hpp"
 
 namespace {
 
-// A factor whose columns differ by more than this power of two is applied in two steps, the scales of its columns first:
-// F Q would bury the small ones under the large.
+// A factor whose columns differ by more than this power of two is applied in two steps, the scales of its columns
+// first: F Q would bury the small ones under the large.
 constexpr int64_t kColumnSpread = 6;
 
 // out[i] = sum over j >= i of triangle[i][j] u[order[j]], J vectors of columns of four rows.
@@ -56,9 +56,10 @@ inline void combine_u(GradedProduct* p, int64_t rank, int64_t columns, const int
   }
 }
 
-// Takes the panel, (live, rank of the product), with row exponents s.r and owners of its rows, for Q D: by QR it becomes
-// the new Q D and part of U.  The rank is at most `rank`.  False if scales are too far apart for the numbers between them.
-inline bool factor_panel(GradedProduct* p, int64_t live, int64_t rank, const Scratch& s, const Stop& stop) {
+// Takes the panel, (live, rank of the product), with row exponents s.r and owners of its rows, for Q D: by QR it
+// becomes the new Q D and part of U.  The rank is at most `rank`.  False if scales are too far apart for the numbers
+// between them.
+inline bool factor_panel(GradedProduct* p, int64_t live, int64_t rank, const IntegerArrays& s, const Stop& stop) {
   const int64_t old = p->rank;
   double* const reflectors = p->sizes.several ? p->reflectors : nullptr;
   const QrProblem qr{p->panel,   row_stride(old), live,       old,
@@ -94,14 +95,15 @@ inline bool factor_panel(GradedProduct* p, int64_t live, int64_t rank, const Scr
   return sum(check) == 0;
 }
 
-// Makes the panel from the turned factor, m rows with exponents s.rows, once Q is applied; rows of zeros are dropped.
-inline int64_t turn_back(GradedProduct* p, int64_t m, const Scratch& s) {
-  const int64_t turned_stride = row_stride(m), stride = row_stride(p->rank), count = whole_vectors(m);
+// Makes the panel from the transposed factor, m rows with exponents s.rows, once Q is applied; rows of zeros are
+// dropped.
+inline int64_t form_panel(GradedProduct* p, int64_t m, const IntegerArrays& s) {
+  const int64_t transposed_stride = row_stride(m), stride = row_stride(p->rank), count = whole_vectors(m);
   double* const tops = p->vectors;
   clear(tops, count);
   for (int64_t i = 0; i < p->rank; ++i)
     for (int64_t j = 0; j < count; j += kW)
-      store(tops + j, max_or_second(abs(load(p->turned + i * turned_stride + j)), load(tops + j)));
+      store(tops + j, max_or_second(abs(load(p->transposed + i * transposed_stride + j)), load(tops + j)));
   int64_t live = 0;
   for (int64_t j = 0; j < m; ++j) {
     const int64_t top = s.rows[j] == kNothing ? kNothing : exponent(tops[j]);
@@ -111,21 +113,20 @@ inline int64_t turn_back(GradedProduct* p, int64_t m, const Scratch& s) {
     s.r[live] = s.rows[j] + top;
     s.owners[live++] = j;
   }
-  transpose(p->turned, turned_stride, p->rank, m, p->panel, stride, s.to);
+  transpose(p->transposed, transposed_stride, p->rank, m, p->panel, stride, s.to);
   for (int64_t j = 0; j < live; ++j) multiply_row(p->panel + j * stride, whole_vectors(p->rank), tops[j]);
   return live;
 }
 
-// Multiplies by the scales of the columns of a factor, zero columns left out, and turns the factor anew, in the order of
-// the new Q and scaled by rows and columns.
-// `plain` is what `equilibrate` returned.
-inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, bool plain, const Scratch& s,
+// Multiplies by the scales of the columns of a factor, zero columns left out, and transposes the factor anew, in the
+// order of the new Q and scaled by rows and columns.  `plain` is what `equilibrate` returned.
+inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, bool plain, const IntegerArrays& s,
                          const Stop& stop) {
   form_q(p, stop);
   const int64_t q_stride = row_stride(p->rank), count = whole_vectors(p->rank);
   int64_t live = 0;
   for (int64_t i = 0; i < p->live; ++i) {
-    const double* row = p->turned + i * q_stride;
+    const double* row = p->transposed + i * q_stride;
     const int64_t top = s.columns[i] == kNothing ? kNothing : exponent(largest_magnitude(row, count));
     if (top == kNothing) continue;
     const Vec<double> factor = splat(power(-top));
@@ -140,7 +141,7 @@ inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, bool p
   for (int64_t j = 0; j < whole_vectors(f.rows); ++j)
     scales[j] = j < f.rows && s.rows[j] != kNothing ? power(-s.rows[j]) : 0;
   for (int64_t i = 0; i < p->live; ++i) {
-    double* row = p->turned + i * row_stride(f.rows);
+    double* row = p->transposed + i * row_stride(f.rows);
     const int64_t c = s.all_columns[p->order[i]];
     if (plain) {
       const Vec<double> factor = splat(power(-c));
@@ -154,7 +155,7 @@ inline bool split_factor(GradedProduct* p, const Factor& f, int64_t used, bool p
 }
 
 inline bool multiply_graded(GradedProduct* p, const Factor& f, const Stop& stop) {
-  const Scratch s(*p);
+  const IntegerArrays s(*p);
   if (!read(p, f, s.to)) return false;
   const bool by_rows = equilibrate(p, f.rows, s.rows, s.columns);
   int64_t used = 0, low = 0, high = 0;
@@ -174,16 +175,16 @@ inline bool multiply_graded(GradedProduct* p, const Factor& f, const Stop& stop)
       if (s.columns[i] == kNothing) continue;
       if (!p->started) p->exponents[i] += s.columns[i];
       if (p->started != by_rows)
-        multiply_row(p->turned + i * row_stride(f.rows), whole_vectors(f.rows), power(sign * s.columns[i]));
+        multiply_row(p->transposed + i * row_stride(f.rows), whole_vectors(f.rows), power(sign * s.columns[i]));
     }
   }
   apply_reflectors(p, f.rows, stop);
-  return factor_panel(p, turn_back(p, f.rows, s), used, s, stop);
+  return factor_panel(p, form_panel(p, f.rows, s), used, s, stop);
 }
 
 // One QR of the transposed rows 2^e u, (rank, columns): a triangle takes their place, closer to diagonal.
-inline void turn_rows(GradedProduct* p, const double* u, int64_t u_stride, int64_t columns, int64_t* rank, int64_t* e,
-                      const Scratch& s, const Stop& stop) {
+inline void qr_of_rows(GradedProduct* p, const double* u, int64_t u_stride, int64_t columns, int64_t* rank, int64_t* e,
+                      const IntegerArrays& s, const Stop& stop) {
   const int64_t stride = row_stride(*rank);
   for (int64_t j = 0; j < columns; ++j) {
     s.r[j] = 0;
@@ -197,7 +198,7 @@ inline void turn_rows(GradedProduct* p, const double* u, int64_t u_stride, int64
 }
 
 inline int64_t graded_values(GradedProduct* p, double* values, int64_t* exponents, const Stop& stop) {
-  const Scratch s(*p);
+  const IntegerArrays s(*p);
   if (!p->started) {
     for (int64_t i = 0; i < p->rank; ++i) {
       values[i] = 0.5;
@@ -207,8 +208,8 @@ inline int64_t graded_values(GradedProduct* p, double* values, int64_t* exponent
   }
   int64_t rank = p->rank;
   for (int64_t i = 0; i < rank; ++i) exponents[i] = p->exponents[i];
-  turn_rows(p, p->u, p->u_stride, p->sizes.width, &rank, exponents, s, stop);
-  turn_rows(p, p->triangle, p->triangle_stride, rank, &rank, exponents, s, stop);
+  qr_of_rows(p, p->u, p->u_stride, p->sizes.width, &rank, exponents, s, stop);
+  qr_of_rows(p, p->triangle, p->triangle_stride, rank, &rank, exponents, s, stop);
   const JacobiRows rows{p->triangle, p->triangle_stride, rank, rank, exponents, s.row_order, p->vectors};
   jacobi_values(rows, values, stop);
   return rank;

@@ -1,7 +1,7 @@
 // Powers of two as scales, and rows of doubles padded to whole vectors.
 #pragma once
 
-#include "common/turn.hpp"
+#include "common/register_transpose.hpp"
 
 namespace {
 
@@ -102,7 +102,7 @@ inline void transpose(const double* a, int64_t stride, int64_t m, int64_t n, dou
       Vec<double> v[kW];
 #pragma GCC unroll 8
       for (int i = 0; i < kW; ++i) v[i] = load(a + (j + i) * stride + c);
-      turn_square<double>(v);
+      register_transpose<double>(v);
 #pragma GCC unroll 8
       for (int i = 0; i < kW; ++i) store(o[i] + j, v[i]);
     }

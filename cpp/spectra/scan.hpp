@@ -1,9 +1,13 @@
 // The largest entry of a matrix, and whether all entries are finite.
 #pragma once
 
-#include "spectra/bidiagonal_lanes.hpp"
+#include "common/simd.hpp"
+#include "spectra/singular_kernels.hpp"
 
 namespace {
+
+using depthgauge::spectra::Matrix;
+using depthgauge::spectra::Scan;
 
 template <class T>
 Scan scan(const Matrix& a) {

@@ -60,19 +60,19 @@ class Workspace {
   int64_t columns_;
 };
 
-// Work that is done again and again on the same memory: each worker takes the share it had before, whose data its core
-// still holds, and then any that is left.
-class Shares {
+// A work queue for what is done again and again on the same memory: each worker takes the item it had before, whose data
+// its core still holds, or any that is left.
+class AffinityQueue {
  public:
   static constexpr int kMost = 64;
 
-  explicit Shares(int count) : count_(count) {}
+  explicit AffinityQueue(int count) : count_(count) {}
   int take(int worker) {
     for (int i = 0; i < count_; ++i) {
-      const int share = (worker + i) % count_;
-      if (!taken_[share].exchange(true, std::memory_order_relaxed)) return share;
+      const int item = (worker + i) % count_;
+      if (!taken_[item].exchange(true, std::memory_order_relaxed)) return item;
     }
-    return 0;  // not reached: there are as many shares as takers
+    return 0;  // not reached: there are as many items as takers
   }
 
  private:
@@ -92,12 +92,12 @@ int64_t sweep_parts(const Kernels<T>& table, const Columns<T>& c, int64_t k, T* 
   // Below this much work a thread is not worth waking.
   constexpr int64_t kWorth = 40000;
   if (threads > 1 && (c.columns - k) * (c.rows - k) > kWorth) {
-    const int workers = std::min(threads, Shares::kMost);
-    Shares shares(workers);
+    const int workers = std::min(threads, AffinityQueue::kMost);
+    AffinityQueue queue(workers);
     parallel(workers, workers, [&](int64_t, int worker) {
-      const int share = shares.take(worker);
+      const int item = queue.take(worker);
       for (int64_t i = first; i < end; ++i)
-        if (i % workers == share) part(i);
+        if (i % workers == item) part(i);
     });
   } else {
     for (int64_t i = first; i < end; ++i) part(i);
@@ -147,7 +147,7 @@ class Triangular {
       }
       row += count;
     }
-    // Its transpose has the same singular values, and columns in one piece.
+    // Its transpose has the same singular values, and contiguous columns.
     constexpr auto kSize = static_cast<int64_t>(sizeof(T));
     return {reinterpret_cast<const char*>(r), columns_, columns_, kSize, columns_ * kSize};
   }
@@ -189,10 +189,10 @@ class SingularValues {
 
  private:
   Matrix matrix(int64_t i) const {
-    // Wide matrices are read as their transposes, and so are square ones, whose rows mostly lie in one piece.
-    const bool turn = batch_.rows <= batch_.columns;
-    return {batch_.data + batch_.axes.offset(i), rows_, columns_, turn ? batch_.column_stride : batch_.row_stride,
-            turn ? batch_.row_stride : batch_.column_stride};
+    // Wide matrices are read as their transposes, and so are square ones, whose rows are mostly contiguous.
+    const bool transpose = batch_.rows <= batch_.columns;
+    return {batch_.data + batch_.axes.offset(i), rows_, columns_, transpose ? batch_.column_stride : batch_.row_stride,
+            transpose ? batch_.row_stride : batch_.column_stride};
   }
 
   // Several vectors of lanes a task hide latencies, if there are enough matrices for all threads: one of them takes a
@@ -216,15 +216,15 @@ class SingularValues {
     const int vectors = this->vectors();
     const int64_t each = vectors * lanes, tasks = (count_ + each - 1) / each;
     const int threads = static_cast<int>(std::min<int64_t>(resources_.threads, tasks));
-    const int64_t bidiagonal = table_.side_by_side_scratch(rows, columns_);
-    const int64_t sweeps = table_.dqds_scratch(columns_, vectors);
+    const int64_t bidiagonal = table_.side_by_side_workspace(rows, columns_);
+    const int64_t sweeps = table_.dqds_workspace(columns_, vectors);
     const int64_t squares = columns_ * each, triangle = tall_ ? columns_ * columns_ : 0;
-    const int64_t scratch = std::max(bidiagonal, sweeps) + 2 * squares + lanes * triangle;
-    const Buffer<T> memory(scratch * threads);
+    const int64_t workspace = std::max(bidiagonal, sweeps) + 2 * squares + lanes * triangle;
+    const Buffer<T> memory(workspace * threads);
     const auto reducers = make_reducers(threads);
     parallel(threads, tasks, [&](int64_t task, int worker) {
       if (resources_.stop()) return;
-      T *const q = memory.get() + worker * scratch, *const e = q + squares;
+      T *const q = memory.get() + worker * workspace, *const e = q + squares;
       T *const triangles = e + squares, *const rest = triangles + lanes * triangle;
       Matrix matrices[kMaxLanes] = {};
       Scan scans[kMaxLanes * kDqdsVectors], packed[kMaxLanes];
@@ -249,7 +249,7 @@ class SingularValues {
     const int vectors = this->vectors();
     // Bidiagonal matrices are gathered, and finished side by side.
     const int64_t each = int64_t{vectors} * table_.lanes, gathered = each * resources_.threads;
-    const int64_t sweeps = table_.dqds_scratch(columns_, vectors), squares = columns_ * each;
+    const int64_t sweeps = table_.dqds_workspace(columns_, vectors), squares = columns_ * each;
     const Buffer<T> memory((2 * squares + sweeps) * resources_.threads);
     const Buffer<T> triangles(tall_ ? columns_ * columns_ * outer : 0);
     const auto reducers = make_reducers(outer);

@@ -9,12 +9,12 @@
 namespace {
 
 template <class T>
-void dqds(T* q, const T* e, int64_t n, int vectors, bool* converged, T* scratch) {
+void dqds(T* q, const T* e, int64_t n, int vectors, bool* converged, T* workspace) {
   static_assert(depthgauge::spectra::kDqdsVectors == 4);
   switch (vectors) {
-    case 1: return dqds_lanes<T, 1>(q, e, n, converged, scratch);
-    case 2: return dqds_lanes<T, 2>(q, e, n, converged, scratch);
-    default: return dqds_lanes<T, 4>(q, e, n, converged, scratch);
+    case 1: return dqds_lanes<T, 1>(q, e, n, converged, workspace);
+    case 2: return dqds_lanes<T, 2>(q, e, n, converged, workspace);
+    default: return dqds_lanes<T, 4>(q, e, n, converged, workspace);
   }
 }
 
@@ -25,7 +25,7 @@ namespace depthgauge::spectra::DG_TARGET {
 void get_kernels(Kernels<DG_REAL>* out) {
   out->lanes = kWidth<DG_REAL>;
   out->scan = scan<DG_REAL>;
-  out->side_by_side_scratch = side_by_side_scratch<DG_REAL>;
+  out->side_by_side_workspace = side_by_side_workspace<DG_REAL>;
   out->side_by_side = side_by_side<DG_REAL>;
   out->column_stride = column_stride<DG_REAL>;
   out->pack_columns = pack_columns<DG_REAL>;
@@ -33,7 +33,7 @@ void get_kernels(Kernels<DG_REAL>* out) {
   out->sweep = sweep<DG_REAL>;
   out->reflect_row = reflect_row<DG_REAL>;
   out->keep_row = keep_row<DG_REAL>;
-  out->dqds_scratch = dqds_scratch<DG_REAL>;
+  out->dqds_workspace = dqds_workspace<DG_REAL>;
   out->dqds = dqds<DG_REAL>;
 }
 

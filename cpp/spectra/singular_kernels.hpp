@@ -46,9 +46,9 @@ struct Kernels {
   // Up to `lanes` matrices of one size, side by side, to squares of the diagonal and of the superdiagonal of a
   // bidiagonal matrix with the same singular values: matrix i has q[j * stride + i], e[j * stride + i].  Lanes beyond
   // `count`, and matrices that are not finite, are zero.
-  int64_t (*side_by_side_scratch)(int64_t rows, int64_t columns);
+  int64_t (*side_by_side_workspace)(int64_t rows, int64_t columns);
   void (*side_by_side)(const Matrix* matrices, const Scan* scans, int count, int64_t rows, int64_t columns, T* q, T* e,
-                       int64_t stride, T* scratch);
+                       int64_t stride, T* workspace);
 
   // One matrix by itself, below the rows of a triangle that is already there, if any.
   int64_t (*column_stride)(int64_t rows);
@@ -64,8 +64,8 @@ struct Kernels {
 
   // Squares q[row * vectors * lanes + lane], e likewise, to singular values, descending, in place of q.
   // converged[lane] tells of each.
-  int64_t (*dqds_scratch)(int64_t n, int vectors);
-  void (*dqds)(T* q, const T* e, int64_t n, int vectors, bool* converged, T* scratch);
+  int64_t (*dqds_workspace)(int64_t n, int vectors);
+  void (*dqds)(T* q, const T* e, int64_t n, int vectors, bool* converged, T* workspace);
 };
 
 DG_DECLARE_TABLES(Kernels)

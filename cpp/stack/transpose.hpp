@@ -1,8 +1,8 @@
-// A group turned from [feature][example] into panels of [example][feature].
+// A group transposed from [feature][example] into panels of [example][feature].
 #pragma once
 
 #include "common/simd.hpp"
-#include "common/turn.hpp"
+#include "common/register_transpose.hpp"
 
 namespace {
 
@@ -13,7 +13,7 @@ DG_INLINE void transpose_square(const T* in, T* out) {
     for (int j = 0; j < kLanes<T>; j += W) {
       Vec<T> v[W];
       for (int k = 0; k < W; ++k) v[k] = load(in + (i + k) * kLanes<T> + j);
-      turn_square<T>(v);
+      register_transpose<T>(v);
       for (int k = 0; k < W; ++k) store(out + (j + k) * kLanes<T> + i, v[k]);
     }
 }

@@ -1,4 +1,4 @@
-// Squares of as many vectors as a vector has lanes, turned.
+// Transposes of as many vectors as a vector has lanes, in registers.
 #pragma once
 
 #include "common/simd.hpp"
@@ -26,7 +26,7 @@ DG_INLINE V second_halves(V x, V y, Lanes<i...>) {
 
 // Lane i of vector j becomes lane j of vector i.
 template <class T, int run = 1>
-DG_INLINE void turn_square(Vec<T>* v) {
+DG_INLINE void register_transpose(Vec<T>* v) {
   constexpr int W = kWidth<T>;
   if constexpr (run < W) {
 #pragma GCC unroll 16
@@ -36,7 +36,7 @@ DG_INLINE void turn_square(Vec<T>* v) {
       v[j] = first_halves<run>(x, y, CountLanes<W>{});
       v[j + run] = second_halves<run>(x, y, CountLanes<W>{});
     }
-    turn_square<T, 2 * run>(v);
+    register_transpose<T, 2 * run>(v);
   }
 }
 

@@ -16,16 +16,16 @@ constexpr int64_t kBlock = 4;
 DG_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 DG_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// Sizes of the pieces of memory of a product, in elements.
-struct Room {
-  explicit Room(const GradedSizes& s) {
+// Sizes of the arrays of a product, in elements.
+struct WorkspaceSizes {
+  explicit WorkspaceSizes(const GradedSizes& s) {
     const int64_t most = larger(s.rows, s.width);
     longest = row_stride(most);
     matrix = larger(s.entries, most * row_stride(s.rank));
     reflectors = s.several ? (s.rank + kBlock) * row_stride(s.rows) : 0;
     u = s.rank * row_stride(s.width);
     triangle = (s.rank + 3) * row_stride(s.rank);  // read in fours
-    vectors = qr_scratch(most, most);
+    vectors = qr_workspace(most, most);
   }
   int64_t doubles() const { return 3 * matrix + reflectors + 2 * u + triangle + vectors + longest; }
   int64_t integers() const { return 10 * longest; }
@@ -33,15 +33,15 @@ struct Room {
 };
 
 inline int64_t graded_memory(const GradedSizes& sizes) {
-  const Room room(sizes);
-  return 8 * (room.doubles() + room.integers());
+  const WorkspaceSizes size(sizes);
+  return 8 * (size.doubles() + size.integers());
 }
 
-// Integer scratch of a product, each as long as the longest side.
-struct Scratch {
-  explicit Scratch(const GradedProduct& p) {
+// Integer arrays of a product, each as long as the longest side.
+struct IntegerArrays {
+  explicit IntegerArrays(const GradedProduct& p) {
     int64_t* next = p.integers;
-    const int64_t longest = Room(p.sizes).longest;
+    const int64_t longest = WorkspaceSizes(p.sizes).longest;
     int64_t** const arrays[] = {&rows, &columns, &all_columns, &owners,
                                 &to,   &r,       &row_order,   &column_order};
     for (int64_t** array : arrays) {
@@ -52,33 +52,33 @@ struct Scratch {
   int64_t *rows, *columns;  // exponents of rows and columns of the factor, columns in the order of Q
   int64_t* all_columns;     // the same in their own order
   int64_t* owners;          // the row of the product that each row of the panel makes
-  int64_t* to;              // where a column goes when it is turned into a row
+  int64_t* to;              // where a column goes when it becomes a row
   int64_t* r;               // exponents of the rows of the panel
   int64_t *row_order, *column_order;
 };
 
 inline void start_graded(GradedProduct* p, const GradedSizes& sizes, void* memory) {
-  const Room room(sizes);
+  const WorkspaceSizes size(sizes);
   double* next = static_cast<double*>(memory);
   const auto carve = [&](int64_t count) {
-    double* piece = next;
+    double* const array = next;
     next += count;
-    return piece;
+    return array;
   };
   *p = GradedProduct{};
   p->sizes = sizes;
-  p->factor = carve(room.matrix);
-  p->turned = carve(room.matrix);
-  p->panel = carve(room.matrix);
-  p->reflectors = carve(room.reflectors);
-  p->u = carve(room.u);
-  p->next_u = carve(room.u);
-  p->triangle = carve(room.triangle);
-  p->vectors = carve(room.vectors);
-  p->betas = carve(room.longest);
+  p->factor = carve(size.matrix);
+  p->transposed = carve(size.matrix);
+  p->panel = carve(size.matrix);
+  p->reflectors = carve(size.reflectors);
+  p->u = carve(size.u);
+  p->next_u = carve(size.u);
+  p->triangle = carve(size.triangle);
+  p->vectors = carve(size.vectors);
+  p->betas = carve(size.longest);
   p->integers = reinterpret_cast<int64_t*>(next);
-  p->exponents = p->integers + 8 * room.longest;
-  p->order = p->exponents + room.longest;
+  p->exponents = p->integers + 8 * size.longest;
+  p->order = p->exponents + size.longest;
   p->u_stride = row_stride(sizes.width);
   p->triangle_stride = row_stride(sizes.rank);
   p->rank = p->live = sizes.width;
