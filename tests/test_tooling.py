@@ -1,21 +1,28 @@
-"""The tools beside the package: the comparison with peers, and the check of the kernels' symbols."""
+"""The tools beside the package: the comparison with peers, the checks, and the versions they are pinned to."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+import depthgauge as dg
+
 ROOT = Path(__file__).parents[1]
 COMPARE = ROOT / "benchmarks" / "compare.py"
 SYMBOLS = ROOT / "tools" / "check_weak_symbols.py"
+SMOKE = ROOT / "tools" / "smoke.py"
+HOOKS = ROOT / ".pre-commit-config.yaml"
+SESSIONS = ROOT / "noxfile.py"
 
 LISTING = """\
 0000000000000000 T depthgauge::v3::forward_layer(depthgauge::Layer const&)
@@ -105,3 +112,39 @@ def test_comparison_of_errors_runs(tmp_path: Path) -> None:
     errors = [entry["error"] for entry in found["errors"] if entry["contender"] == "depthgauge"]
     assert len(errors) == 28  # two sizes of every kind of matrix
     assert 0 < max(errors) <= 8 * 5**0.5
+
+
+@pytest.mark.skipif(not SMOKE.exists(), reason="not a checkout")
+def test_smoke_test_finds_what_is_installed() -> None:
+    result = subprocess.run([sys.executable, SMOKE], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith(": ok\n")
+
+
+@pytest.mark.skipif(not SMOKE.exists(), reason="not a checkout")
+def test_smoke_test_fails_where_the_backends_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    smoke = load(SMOKE)
+    right = dg.singular_values
+    monkeypatch.setattr(
+        dg, "singular_values", lambda a, backend: right(a, backend=backend) * (1 + 1e-9 * (backend == "native"))
+    )
+    with pytest.raises(AssertionError):
+        smoke.check_backends()
+
+
+@pytest.mark.skipif(not HOOKS.exists(), reason="not a checkout")
+def test_hooks_and_sessions_use_the_same_versions() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    pinned = {name for name in (*groups["lint"], *groups["types"]) if "==" in name}
+    hooks = HOOKS.read_text(encoding="utf-8")
+    assert set(re.findall(r"[\w-]+==[\w.]+", hooks)) == pinned
+
+
+@pytest.mark.skipif(not (ROOT / ".ci" / "run").exists() or not SESSIONS.exists(), reason="not a checkout")
+def test_continuous_integration_runs_every_session() -> None:
+    """But those that change files, and `tests`, which the README's line stands for."""
+    named = re.findall(r"^session (\w+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), flags=re.M)
+    found = re.findall(r"^@nox\.session(\(.*\))?\ndef (\w+)", SESSIONS.read_text(encoding="utf-8"), flags=re.M)
+    sessions = {name for options, name in found if "default=False" not in options}
+    assert len(named) == len(set(named))
+    assert set(named) == sessions - {"tests"}
