@@ -12,6 +12,8 @@ import pytest
 from depthgauge import plots
 from depthgauge.studies.ablation import TransportAblation, transport_ablation
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("matplotlib")
 
 SIGNATURES = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}

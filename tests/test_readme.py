@@ -10,6 +10,8 @@ import pytest
 
 from depthgauge import cli
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 COMPARE = ROOT / "benchmarks" / "compare.py"
 SYMBOLS = ROOT / "tools" / "check_weak_symbols.py"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 # Calls of all sorts in threads that nobody waits for, which the end of the interpreter meets in the middle.
 DAEMONS = """
 import threading
@@ -35,6 +37,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_the_interpreter_ends_while_daemon_threads_call() -> None:
     for _ in range(5):
         ended = subprocess.run([sys.executable, "-c", DAEMONS], capture_output=True, text=True, timeout=60)

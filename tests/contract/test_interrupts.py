@@ -13,7 +13,7 @@ import numpy as np
 import depthgauge as dg
 
 block = dg.Block(branch_scale=0.1)
-weights = dg.GeneratedWeights(block, 32, 512, init="he", seed=0, dtype=np.float32).materialize()
+weights = dg.GeneratedWeights(block, 8, 512, init="he", seed=0, dtype=np.float32).materialize()
 deep = dg.GeneratedWeights(block, 10**6, 64, seed=0)
 x = dg.normal(1, (256, 512), dtype=np.float32)
 many = np.broadcast_to(x, (400, *x.shape))
@@ -31,11 +31,11 @@ CALLS_OF_SECONDS = {
     "vjp with weights": "dg.vjp(block, weights, fwd, x, weight_grads=True)",
     "jvp": "dg.jvp(block, weights, fwd, many)",
     "jacobian": "dg.jacobian(block, weights, x)",
-    "jacobian_prefixes": "next(dg.jacobian_prefixes(block, weights, x, depths=[32]))",
+    "jacobian_prefixes": "next(dg.jacobian_prefixes(block, weights, x, depths=[8]))",
     "jacobian_operator": "dg.jacobian_operator(block, weights, x[0]).matmat(np.tile(x[0, :, None], 30000))",
-    "rank_profile": "dg.rank_profile(block, weights, x, depths=[32])",
-    "rank_profile graded": "dg.rank_profile(block, weights, x, depths=[32], method='graded')",
-    "rank_grid": "dg.rank_grid([block, block], weights, x, depths=[32])",
+    "rank_profile": "dg.rank_profile(block, weights, x, depths=[8])",
+    "rank_profile graded": "dg.rank_profile(block, weights, x, depths=[8], method='graded')",
+    "rank_grid": "dg.rank_grid([block, block], weights, x, depths=[8])",
     "path_norms": "dg.path_norms(block, weights, x[:64], 4)",
     "singular_values": "dg.singular_values(matrices)",
     "singular_values relative": "dg.singular_values(matrices, accuracy='relative')",
@@ -54,7 +54,7 @@ CALLS_OF_SECONDS = {
 CODE = """
 def announce():
     began = time.monotonic()
-    for _ in range(20):
+    for _ in range(10):
         time.sleep(0.01)
     print("ready" if time.monotonic() - began < 5 else "starved", flush=True)
 

@@ -294,6 +294,7 @@ def test_memory_does_not_grow_with_depth(monkeypatch: pytest.MonkeyPatch) -> Non
     assert peaks[1] < peaks[0] + 300_000
 
 
+@pytest.mark.slow
 @needs_signals
 @pytest.mark.parametrize("step", ["forward", "vjp", "jvp"])
 def test_control_c_stops_deep_stacks(step: str) -> None:

@@ -384,6 +384,7 @@ def test_inputs_are_never_written(rng: np.random.Generator, backend: str) -> Non
         assert_same_bits(array, copy)
 
 
+@pytest.mark.slow
 def test_import_is_light() -> None:
     code = (
         "import sys, time, numpy; start = time.process_time(); import depthgauge; took = time.process_time() - start;"

@@ -30,6 +30,8 @@ from interrupts import needs_signals, output_after_control_c
 import depthgauge as dg
 from depthgauge.sweeps import canonical, cells, grid
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[1]
 
 
