@@ -9,10 +9,13 @@ from calls import FIELDS, Axes, Call, Case
 
 import depthgauge as dg
 
-# A gated branch has every field that there is; dead units of ReLU are passed over.
+# A gated branch has every field that there is; dead units of ReLU are left out of products.
 GATED = dg.Block(branch="gated", activation="gelu", output_norm="rms", post_norm="layer", branch_scale=0.7)
 RELU = dg.Block(activation="relu", branch_scale=0.7, skip_scale=0.9)
+LINEAR = dg.Block(branch="linear", activation="tanh", pre_norm="layer", output_norm="rms", post_norm="layer")
 OF_RELU = {name: axes for name, axes in FIELDS.items() if not name.endswith("gate")}
+OF_LINEAR = {name: axes for name, axes in FIELDS.items() if name.startswith(("pre", "output", "post"))}
+OF_LINEAR |= {"up": "R L d d", "b_up": "R L d"}
 ONE_STACK = {name: axes.removeprefix("R ") for name, axes in OF_RELU.items()}
 QUANTILES = (0.25, 1.0)
 
@@ -90,6 +93,13 @@ CALLS = (
         lambda c, **o: dg.vjp(GATED, c.weights, c["fwd_or_x"], c["cotangent"], weight_grads=True, **o),
         FIELDS | {"fwd_or_x": STATE, "cotangent": STATE},
         GRADIENT | SCALES | {f"weights.{name}": axes for name, axes in FIELDS.items()},
+    ),
+    Call(
+        "vjp of a linear branch",
+        "vjp",
+        lambda c, **o: dg.vjp(LINEAR, c.weights, c["fwd_or_x"], c["cotangent"], weight_grads=True, **o),
+        OF_LINEAR | {"fwd_or_x": STATE, "cotangent": STATE},
+        GRADIENT | SCALES | {f"weights.{name}": axes for name, axes in OF_LINEAR.items()},
     ),
     Call(
         "vjp with rms",

@@ -26,8 +26,8 @@ GENERATED = [init for init in INITIALIZERS if init != "orthogonal"]
 
 
 @pytest.fixture(params=[1, 2000, 32 << 20], ids=["a-layer", "some-layers", "all-layers"])
-def _stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches of one layer, of a few, and of all."""
+def _segment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of one layer, of some, and of all."""
     monkeypatch.setattr(segments, "_STRETCH_BYTES", request.param)
 
 
@@ -64,7 +64,7 @@ def assert_same_results(block: dg.Block, weights: dg.GeneratedWeights, of_x: Sha
         assert found[0][name].flags.c_contiguous, name
 
 
-@pytest.mark.usefixtures("_stretch")
+@pytest.mark.usefixtures("_segment")
 @pytest.mark.parametrize("seed", [3, (4, 2**64 - 1, 3)], ids=["one", "three"])
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_results_are_those_of_the_stored_weights(branch: str, seed: Any, backend: str, dtype: np.dtype[Any]) -> None:
@@ -88,10 +88,10 @@ def test_empty_axes(
     assert_same_results(MLP, weights, (), backend, 1)
 
 
-@pytest.mark.usefixtures("_stretch")
+@pytest.mark.usefixtures("_segment")
 @pytest.mark.parametrize("extreme", [np.nan, np.inf, 1e-300])
 def test_extreme_examples(extreme: float, backend: str) -> None:
-    """The moments that a stretch passes on are those of the state, whatever it holds."""
+    """The moments that a segment passes on are those of the state, whatever it holds."""
     weights = generated(MLP, depth=6)
     x = np.random.default_rng(0).standard_normal((5, 6))
     x[1] *= extreme

@@ -95,13 +95,14 @@ def vjp(
             if sums is not None:
                 for name, gradient in own.items():
                     np.add.at(sums[name][:, index], stack.set_of, gradient)
+        weights = None if sums is None else {name: total.astype(stack.dtype) for name, total in sums.items()}
     return BackwardArrays(
         input_gradient=shaped(g, cotangent.shape),
         rms=at_states["rms"],
         max_abs=at_states["max_abs"],
         nonfinite=at_states["nonfinite"].astype(np.int64),
         gradient_quantiles=at_states.quantiles("quantiles", quantiles),
-        weights=None if sums is None else {name: total.astype(stack.dtype) for name, total in sums.items()},
+        weights=weights,
         weight_rms={name: at_blocks[f"rms of {name}"] for name in stack.parameters} if weight_grads == "rms" else None,
         branch_scale=at_blocks["branch_scale"] if weight_grads is True else None,
         skip_scale=at_blocks["skip_scale"] if weight_grads is True else None,
