@@ -1,4 +1,4 @@
-"""Fixtures that every room of the test suite shares."""
+"""Fixtures that all areas of the test suite share, and which tests run where."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the reference alone where an instruction set is asked for, which only the kernels have."""
+    """Leave out, where an instruction set is asked for, the reference alone, which has none, and what is slow."""
     if not os.environ.get("DEPTHGAUGE_TARGET"):
         return
 
-    def of_reference(item: pytest.Item) -> bool:
+    def is_left_out(item: pytest.Item) -> bool:
         callspec = getattr(item, "callspec", None)
-        return callspec is not None and any(
-            isinstance(value, str) and value == "reference" for value in callspec.params.values()
+        return item.get_closest_marker("slow") is not None or (
+            callspec is not None
+            and any(isinstance(value, str) and value == "reference" for value in callspec.params.values())
         )
 
-    config.hook.pytest_deselected(items=[item for item in items if of_reference(item)])
-    items[:] = [item for item in items if not of_reference(item)]
+    config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+    items[:] = [item for item in items if not is_left_out(item)]
 
 
 @pytest.fixture(params=dg.available_backends())

@@ -30,7 +30,7 @@ def exact_log_singular_values(factors: Sequence[Array], spread: float = 0.0) -> 
     """Return the logs, descending, rounded once; -inf below any that could be told from 0.
 
     `spread` is the ratio of the largest value to the smallest that is not 0, as a power of ten: so many digits are
-    carried, and some more.
+    kept, and some more.
     """
     integers, exponent = exact_product(factors)
     bits = max((int(abs(value)).bit_length() for value in integers.flat), default=0)

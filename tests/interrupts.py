@@ -18,6 +18,13 @@ def output_after_control_c(
     code: str, *arguments: str, after: float, environment: Mapping[str, str] | None = None
 ) -> list[str]:
     """Run `code`, send Ctrl-C `after` seconds after it prints "ready", and return the words it prints from then on."""
+    return output_and_time_after_control_c(code, *arguments, after=after, environment=environment)[0]
+
+
+def output_and_time_after_control_c(
+    code: str, *arguments: str, after: float = 0.0, environment: Mapping[str, str] | None = None
+) -> tuple[list[str], float]:
+    """Return the words, and the seconds from Ctrl-C to the first line of them."""
     with subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdout=subprocess.PIPE,
@@ -28,6 +35,9 @@ def output_after_control_c(
         assert child.stdout.readline().strip() == "ready"
         time.sleep(after)
         child.send_signal(signal.SIGINT)
-        words = child.stdout.read().split()
+        sent = time.monotonic()
+        first = child.stdout.readline()
+        took = time.monotonic() - sent
+        words = (first + child.stdout.read()).split()
     assert child.returncode == 0
-    return words
+    return words, took

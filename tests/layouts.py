@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,13 @@ def field_of_record(a: Array) -> Array:
     return record["value"]
 
 
+def memory_mapped(a: Array) -> Array:
+    with tempfile.TemporaryFile() as file:
+        a.tofile(file)
+        file.flush()
+        return np.memmap(file, a.dtype, "r", shape=a.shape)
+
+
 LAYOUTS: dict[str, Callable[[Array], Any]] = {
     "fortran": np.asfortranarray,
     "strided rows": lambda a: np.repeat(a, 3, axis=-2)[..., ::3, :],
@@ -42,6 +50,7 @@ LAYOUTS: dict[str, Callable[[Array], Any]] = {
     "read-only": read_only,
     "byte-swapped": lambda a: a.astype(a.dtype.newbyteorder("S")),
     "misaligned": misaligned,
+    "memory-mapped": memory_mapped,
     "field of a record": field_of_record,
     "matrix": lambda a: a if a.ndim > 2 else a.view(np.matrix),
 }

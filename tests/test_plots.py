@@ -13,6 +13,8 @@ from depthgauge import plots
 from depthgauge.studies.ablation import TransportAblation, transport_ablation
 from depthgauge.studies.ablation_figure import transport_figure
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("matplotlib")
 
 SIGNATURES = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}

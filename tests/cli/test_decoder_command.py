@@ -195,6 +195,7 @@ def test_both_curves_and_the_band_are_drawn(rows: int) -> None:
     assert CAPTION in [text.get_text() for text in figure.texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4])
 def test_nothing_of_a_plot_is_cut_off(rows: int) -> None:
     pytest.importorskip("matplotlib")

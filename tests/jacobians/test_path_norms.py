@@ -197,6 +197,7 @@ def test_native_matches_the_reference(rng: np.random.Generator, branch: str, dty
             assert_close(getattr(got, name), getattr(want, name), 300 * float(np.finfo(dtype).eps), what=name)
 
 
+@pytest.mark.slow
 def test_orders_at_initialization_are_as_predicted() -> None:
     """Kept to the size at which widths no longer matter: narrower stacks are farther off."""
     block = dg.Block()
@@ -297,6 +298,7 @@ print("works", flush=True)
 """
 
 
+@pytest.mark.slow
 @needs_signals
 @pytest.mark.parametrize("call", ["jacobian", "path_norms"])
 def test_control_c_stops_within_a_wide_block(call: str) -> None:

@@ -239,6 +239,7 @@ def test_the_extension_checks_again() -> None:
         core.normals_float64(np.empty((1, 2, 3), np.float32), seeds, 0, 0, 1.0, "", 1)
 
 
+@pytest.mark.slow
 @needs_signals
 def test_control_c_stops_the_native_call_and_the_next_one_works() -> None:
     code = """

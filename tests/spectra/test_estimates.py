@@ -181,6 +181,7 @@ def test_rank_lost_is_seen_as_zeros(rng: np.random.Generator) -> None:
 # What the estimates are worth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(150, 150), (120, 200)])
 def test_the_interval_covers_the_truth_in_most_seeds(shape: tuple[int, int]) -> None:
     matrix = np.random.default_rng(3).standard_normal(shape)
@@ -193,6 +194,7 @@ def test_the_interval_covers_the_truth_in_most_seeds(shape: tuple[int, int]) -> 
     assert abs(np.mean(errors)) < 0.004 * truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [
@@ -531,6 +533,7 @@ print("works", flush=True)
 """
 
 
+@pytest.mark.slow
 @needs_signals
 def test_control_c_stops_an_estimate_and_the_next_one_works() -> None:
     assert output_after_control_c(LONG_CALL, after=0.5) == ["interrupted", "works"]

@@ -401,6 +401,7 @@ print("works", flush=True)
 """
 
 
+@pytest.mark.slow
 @needs_signals
 @pytest.mark.parametrize("call", ["deep", "wide"])
 def test_control_c_stops_a_call_and_the_next_one_works(call: str) -> None:

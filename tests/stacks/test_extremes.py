@@ -61,3 +61,15 @@ def test_scale_gradients_are_sums_in_double(backend: str) -> None:
         found = dg.vjp(block, weights, x, x, weight_grads=True, backend=backend)
         assert found.skip_scale is not None
         assert found.skip_scale[0] == pytest.approx(24 * np.float64(x[0, 0]) ** 2, rel=1e-6)
+
+
+def test_weight_gradients_beyond_the_range_are_infinite_without_a_warning(backend: str) -> None:
+    block = dg.Block.placed("none", branch="linear", activation="identity")
+    weights = dg.Weights(np.zeros((1, 2, 2), np.float32), b_up=np.zeros((1, 2), np.float32))
+    most = np.full((3, 2), np.finfo(np.float32).max)
+    with np.errstate(all="raise"):
+        found = dg.vjp(block, weights, np.ones_like(most), most, weight_grads=True, backend=backend)
+    assert found.weights is not None
+    assert found.weights.b_up is not None
+    assert np.all(found.weights.up == np.inf)
+    assert np.all(found.weights.b_up == np.inf)

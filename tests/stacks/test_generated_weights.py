@@ -27,7 +27,7 @@ GENERATED = [init for init in INITIALIZERS if init != "orthogonal"]
 
 @pytest.fixture(params=[1, 2000, 32 << 20], ids=["a-layer", "some-layers", "all-layers"])
 def _segment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of one layer, of a few, and of all."""
+    """Segments of one layer, of some, and of all."""
     monkeypatch.setattr(segments, "_SEGMENT_BYTES", request.param)
 
 
@@ -294,6 +294,7 @@ def test_memory_does_not_grow_with_depth(monkeypatch: pytest.MonkeyPatch) -> Non
     assert peaks[1] < peaks[0] + 300_000
 
 
+@pytest.mark.slow
 @needs_signals
 @pytest.mark.parametrize("step", ["forward", "vjp", "jvp"])
 def test_control_c_stops_deep_stacks(step: str) -> None:

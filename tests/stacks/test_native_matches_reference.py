@@ -4,7 +4,7 @@ Bounds are relative: 1e-12 in float64 and 1e-5 in float32, to the largest magnit
 outputs, of a gradient for gradients).  Some problems magnify rounding, the reference's as much as the native backend's:
 rows of fewer than 16 features, which can come close to constant before a norm, are allowed ten times that, and gated
 branches, which grow like squares, again ten times.  Derivatives jump at the kinks of relu, leaky_relu and abs; examples
-that come so close to one that rounding may decide carry no cotangent or tangent.
+that come so close to one that rounding may decide get no cotangent or tangent.
 """
 
 from __future__ import annotations

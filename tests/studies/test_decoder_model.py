@@ -63,6 +63,7 @@ def central_difference(loss: Callable[[], float], array: Array) -> Array:
 # --- derivatives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_every_parameter_holds_against_central_differences(backend: str, kv_heads: int) -> None:
     parameters = made(dataclasses.replace(SMALL, width=4, heads=2, kv_heads=kv_heads, ff_width=3))

@@ -59,6 +59,7 @@ def test_branch_jacobians_are_their_formulas(matrices: int) -> None:
     np.testing.assert_allclose(found, dense_branches(weights, 0.7, x), atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matrices", [1, 2])
 @pytest.mark.parametrize("rho", [0.1, 0.5, 0.9])
 def test_branches_are_as_alike_as_predicted(matrices: int, rho: float) -> None:

@@ -32,6 +32,8 @@ from depthgauge.studies.rank import STUDIES, Expected, Finding, Interval, Study,
 from depthgauge.studies.rank.fits import contour_exponent, crossing, slope
 from depthgauge.studies.rank.intervals import mean_and_half
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {"seeds": 2, "depths": (2, 4, 8), "width": 16, "quick": True}
 
 

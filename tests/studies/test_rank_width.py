@@ -72,6 +72,7 @@ def test_free_products_in_their_limits() -> None:
         assert FreeProduct([7.0], [1.0]).effective_rank(ratio) == pytest.approx(two.effective_rank(ratio), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 2.5])
 def test_marchenko_pastur(ratio: float, rng: np.random.Generator) -> None:
     from scipy.integrate import quad
@@ -136,6 +137,7 @@ def test_free_products_of_branches_are_measured() -> None:
         assert shares == pytest.approx(width.share(branch), rel=0.05), branch
 
 
+@pytest.mark.slow
 def test_the_study_agrees_with_what_it_expects() -> None:
     result = run_study(STUDIES["width"], quick=True, seeds=4, width=128)
     findings = {finding.name: finding for finding in result.findings}

@@ -329,6 +329,7 @@ def test_stars_mark_where_rank_misleads() -> None:
     assert stars[0]
 
 
+@pytest.mark.slow
 def test_it_warns_of_what_it_does_not_show(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["rank", "trainability", "--quick", "--seeds", "1", "--depths", "1,2", "--width", "8"]
     assert cli.main(options) == 0

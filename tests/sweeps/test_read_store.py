@@ -11,6 +11,8 @@ import sweep_cells
 
 import depthgauge as dg
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:

@@ -72,6 +72,8 @@ import sweep_cells
 import depthgauge as dg
 from mpi4py.futures import MPIPoolExecutor
 
+pytestmark = pytest.mark.slow
+
 if __name__ == "__main__":
     with MPIPoolExecutor() as executor:
         result = dg.sweep(sweep_cells.transport, sweep_cells.TRANSPORT, seeds=3, executor=executor)

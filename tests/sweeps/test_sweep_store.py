@@ -24,6 +24,8 @@ import xarray
 import depthgauge as dg
 import depthgauge.sweeps.store as store_module
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[1]
 GRID = {"x": range(30)}
 

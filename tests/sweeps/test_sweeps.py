@@ -21,6 +21,8 @@ from interrupts import needs_signals, output_after_control_c
 import depthgauge as dg
 from depthgauge.sweeps import cells
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def serial() -> xarray.Dataset:

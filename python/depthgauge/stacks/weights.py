@@ -165,7 +165,7 @@ class Weights:
             arguments.choice("field of Weights", name, tuple(_SHAPES))
         arrays: dict[str, Array] = {}
         for name, value in {"up": up, "down": down, **fields}.items():
-            if value is None:
+            if value is None and name != "up":
                 continue
             array = _stacked(name, value, len(_SHAPES[name]), target)
             if len(_SHAPES[name]) == 2:

@@ -92,10 +92,11 @@ def vjp(
             if sums is not None:
                 for name, gradient in own.items():
                     np.add.at(sums[name][:, index], stack.set_of, gradient)
+        weights = None if sums is None else {name: total.astype(stack.dtype) for name, total in sums.items()}
     results: Results = at_states.statistics()
     results["input_gradient"] = shaped(g, cotangent.shape)
     results["gradient_quantiles"] = at_states.quantiles(quantiles)
-    results["weights"] = None if sums is None else {name: total.astype(stack.dtype) for name, total in sums.items()}
+    results["weights"] = weights
     results["weight_rms"] = (
         {name: at_blocks[f"rms of {name}"] for name in stack.parameters} if weight_grads == "rms" else None
     )
