@@ -91,8 +91,9 @@ struct Picker {
     int64_t a = 0;
     if (kPermutes) {
       const int64_t whole = hidden / kWidth<T>;
+      const int32_t *const word = words, *const start = starts;
       for (int64_t v = 0; v < whole; ++v)
-        store(to + starts[v], permute_words<T>(load(row + v * kWidth<T>), words + v * kWords));
+        store(to + start[v], permute_words<T>(load(row + v * kWidth<T>), word + v * kWords));
       a = live;
       while (a > 0 && units[a - 1] >= whole * kWidth<T>) --a;
     }
