@@ -13,7 +13,7 @@ namespace depthgauge::jacobian {
 namespace {
 
 // Tapes in memory at once, which are at least those of one group and one layer.
-constexpr int64_t kTapeBytes = 16 << 20;
+constexpr int64_t kTapeBytes = 8 << 20;
 // Weights of one set in a segment of several members, each of which reads them again from a cache.
 constexpr int64_t kWeightBytes = 2 << 20;
 
@@ -35,8 +35,7 @@ class Propagation {
         shape_(members[0].stack),
         units_(shape_.replicates * shape_.groups() * static_cast<int64_t>(members.size())),
         layers_(std::clamp<int64_t>(kTapeBytes / std::max<int64_t>(units_ * tape_bytes(1), 1), 1, longest(blocks))),
-        at_once_(std::clamp<int64_t>(kTapeBytes / std::max<int64_t>(tape_bytes(layers_), 1), 1,
-                                     std::max<int64_t>(units_, 1))),
+        at_once_(units_at_once()),
         tape_size_(tape_size(layers_)),
         workspace_size_(table_.scratch(shape_.equation, 1)),
         tapes_(at_once_ * tape_size_),
@@ -68,6 +67,13 @@ class Propagation {
   int64_t longest(int64_t blocks) const {
     if (members_.size() == 1) return blocks;
     return std::clamp<int64_t>(kWeightBytes / layer_bytes(shape_), 1, blocks);
+  }
+
+  // As many as fit, but about equally many each time.
+  int64_t units_at_once() const {
+    const int64_t fit = std::max<int64_t>(kTapeBytes / std::max<int64_t>(tape_bytes(layers_), 1), 1);
+    const int64_t times = std::max<int64_t>((units_ + fit - 1) / fit, 1);
+    return std::max<int64_t>((units_ + times - 1) / times, 1);
   }
 
   template <class Body>
