@@ -5,39 +5,61 @@
 
 #include "driver/checks.hpp"
 #include "driver/problem.hpp"
-#include "jacobian/graded_walk.hpp"
-#include "jacobian/walk.hpp"
-#include "jacobian/walks.hpp"
+#include "jacobian/graded_accumulator.hpp"
+#include "jacobian/jacobian_accumulator.hpp"
+#include "jacobian/propagation.hpp"
 
 namespace depthgauge::driver {
 namespace {
 
-using jacobian::GradedWalk;
-using jacobian::Walk;
+using jacobian::GradedAccumulator;
+using jacobian::JacobianAccumulator;
+using jacobian::Member;
 
 template <class T>
 constexpr double kTolerance = sizeof(T) == sizeof(float) ? 5e-5 : 1e-12;
 
-// What a walk through a whole stack gives, in two calls.
+// The states at the input, [replicate][example][feature].
 template <class T>
-struct Walked {
-  Walked(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded, bool orders, const Resources& resources)
+std::vector<T> input_states(const Problem<T>& problem, Span span) {
+  const stack::Rows<T> x = problem.x().from(span.first);
+  std::vector<T> found;
+  for (int64_t r = 0; r < problem.options().replicates; ++r)
+    for (int64_t b = 0; b < span.count; ++b)
+      for (int64_t k = 0; k < problem.options().equation.width; ++k)
+        found.push_back(x.at(0, problem.x_of()[r], b, k));
+  return found;
+}
+
+// What accumulates through a whole stack, in two calls: the Jacobians, or the parts of their path orders and the
+// Jacobians beside them.
+template <class T>
+struct Accumulated {
+  Accumulated(const Problem<T>& problem, Span span, bool orders, const Resources& resources)
       : stack(problem.stack_of(span)),
         parts(orders ? stack.depth + 1 : 1),
         count(stack.replicates * span.count),
         width(stack.equation.width),
         matrices(count * parts * width * width),
         values(orders ? 0 : count * width),
+        whole(orders ? count * width * width : 0),
         exponents(count),
-        value_exponents(orders ? 0 : count),
+        value_exponents(count),
         converged(orders ? 0 : count) {
-    Walk<T> walk(resources.target, width, count, parts, orders);
+    JacobianAccumulator<T> accumulator(resources.target, width, count, parts, orders);
+    JacobianAccumulator<T> beside(resources.target, width, count, 1, false);
+    states = input_states(problem, span);
+    Member<T, JacobianAccumulator<T>> member{stack, states.data(), {&accumulator}};
+    if (orders) member.accumulators.push_back(&beside);
     const int64_t half = stack.depth / 2;
-    walk.advance(stack, forwarded.tape(), 0, half, resources);
-    walk.advance(stack, forwarded.tape(), half, stack.depth - half, resources);
-    walk.copy(matrices.data(), exponents.data(), resources);
-    if (!orders) walk.singular_values(values.data(), value_exponents.data(), converged.data(), resources);
-    branch_squares = walk.branch_squares();
+    jacobian::propagate<T, JacobianAccumulator<T>>({member}, 0, half, resources);
+    jacobian::propagate<T, JacobianAccumulator<T>>({member}, half, stack.depth - half, resources);
+    accumulator.copy(matrices.data(), exponents.data(), resources);
+    if (orders)
+      beside.copy(whole.data(), value_exponents.data(), resources);
+    else
+      accumulator.singular_values(values.data(), value_exponents.data(), converged.data(), resources);
+    branch_squares = accumulator.branch_squares();
     for (int64_t n = 0; n < count; ++n) power.push_back(std::ldexp(1.0, static_cast<int>(exponents[n])));
   }
 
@@ -51,9 +73,10 @@ struct Walked {
 
   stack::Stack<T> stack;
   int64_t parts, count, width;
-  Array<T> matrices, values;
+  Array<T> matrices, values, whole;
   Array<int64_t> exponents, value_exponents;
   Array<bool> converged;
+  std::vector<T> states;
   std::vector<double> branch_squares, power;
 };
 
@@ -67,13 +90,15 @@ class Jacobians {
         together_{target, c.threads, never()},
         span_{0, std::min<int64_t>(c.examples, 9)},
         forwarded_(problem_, span_, true, alone_),
-        whole_(problem_, span_, forwarded_, false, alone_) {}
+        whole_(problem_, span_, false, alone_) {}
 
   void run() {
     tangents();
     orders();
     graded();
-    const Walked<T> again(problem_, span_, forwarded_, false, together_);
+    const Accumulated<T> again(problem_, span_, false, together_);
+    check(same(whole_.states.data(), forwarded_.output.data(), static_cast<int64_t>(whole_.states.size())),
+          "states end where the forward pass does");
     check_same(whole_.results(), again.results(), "jacobians: the same bits with several threads");
     if (span_.count > 0) batches();
     side_by_side(alone_);
@@ -105,7 +130,7 @@ class Jacobians {
         const double expected = static_cast<double>(tangented.output[n * d + i]);
         close &= std::abs(sum - expected) <= slack * kTolerance<T> * (size + top + std::abs(expected));
       }
-      check(close, "a jacobian times a tangent is the tangent's passage");
+      check(close, "a jacobian times a tangent is what the tangent pass gives");
     }
   }
 
@@ -118,7 +143,7 @@ class Jacobians {
 
   // The parts of all path orders sum to the Jacobian.
   void orders() {
-    const Walked<T> parts(problem_, span_, forwarded_, true, together_);
+    const Accumulated<T> parts(problem_, span_, true, together_);
     for (int64_t n = 0; n < whole_.count; ++n) {
       const double top = largest(n);
       bool close = true;
@@ -135,16 +160,20 @@ class Jacobians {
     }
     check(static_cast<int64_t>(parts.branch_squares.size()) == case_.depth * whole_.count,
           "each block's branch is measured");
+    check(same(parts.whole.data(), whole_.matrices.data(), parts.whole.size()),
+          "jacobians have the same bits with path orders beside them");
   }
 
   // The largest singular value is the same by either way.
   void graded() {
     const int64_t d = whole_.width;
     if (d > 64) return;  // minutes under a sanitizer
-    GradedWalk<T> walk(together_.target, d, case_.equation.hidden, whole_.count);
-    walk.advance(whole_.stack, forwarded_.tape(), 0, case_.depth, together_);
+    GradedAccumulator<T> accumulator(together_.target, d, case_.equation.hidden, whole_.count);
+    std::vector<T> states = input_states(problem_, span_);
+    jacobian::propagate<T, GradedAccumulator<T>>({{whole_.stack, states.data(), {&accumulator}}}, 0, case_.depth,
+                                                 together_);
     Array<double> logs(whole_.count * d);
-    walk.log_singular_values(logs.data(), together_);
+    accumulator.log_singular_values(logs.data(), together_);
     for (int64_t n = 0; d > 0 && n < whole_.count; ++n) {
       check(whole_.converged[n], "singular values of jacobians are found");
       const double top = std::ldexp(static_cast<double>(whole_.values[n * d]), static_cast<int>(whole_.value_exponents[n]));
@@ -157,8 +186,7 @@ class Jacobians {
   void batches() {
     Random random(case_.seed + 7);
     const Span span{random.below(span_.count), 1};
-    const ForwardRun<T> forwarded(problem_, span, true, together_);
-    const Walked<T> part(problem_, span, forwarded, false, together_);
+    const Accumulated<T> part(problem_, span, false, together_);
     const auto size = static_cast<size_t>(whole_.width * whole_.width);
     for (int64_t r = 0; size > 0 && r < case_.replicates; ++r)
       check(std::memcmp(whole_.matrices.data() + (r * span_.count + span.first) * static_cast<int64_t>(size),
@@ -166,37 +194,25 @@ class Jacobians {
             "a jacobian has the same bits in any batch");
   }
 
-  // States that walks side by side start from.
-  std::vector<T> states() const {
-    const stack::Rows<T> x = problem_.x().from(0);
-    std::vector<T> found;
-    for (int64_t r = 0; r < case_.replicates; ++r)
-      for (int64_t b = 0; b < span_.count; ++b)
-        for (int64_t k = 0; k < whole_.width; ++k) found.push_back(x.at(0, problem_.x_of()[r], b, k));
-    return found;
-  }
-
-  // Walks on the same weights do not know of each other, and are where each comes to by itself.
+  // Stacks with the same weights do not know of each other, and end where each does by itself.
   void side_by_side(const Resources& resources) {
-    std::vector<std::unique_ptr<Walk<T>>> walks;
-    std::vector<std::vector<T>> at(3, states());
-    std::vector<jacobian::Traveler<T>> travelers;
+    std::vector<std::unique_ptr<JacobianAccumulator<T>>> accumulators;
+    std::vector<std::vector<T>> at(3, input_states(problem_, span_));
+    std::vector<Member<T, JacobianAccumulator<T>>> members;
     for (size_t i = 0; i < at.size(); ++i) {
-      walks.push_back(std::make_unique<Walk<T>>(resources.target, whole_.width, whole_.count, 1, false));
-      travelers.push_back({walks[i].get(), whole_.stack, at[i].data()});
+      accumulators.push_back(
+          std::make_unique<JacobianAccumulator<T>>(resources.target, whole_.width, whole_.count, 1, false));
+      members.push_back({whole_.stack, at[i].data(), {accumulators[i].get()}});
     }
-    travelers[1].stack.equation.weight_scale *= 0.5;
-    travelers[1].stack.equation.norm[stack::kPre] = stack::Norm::layer;
+    members[1].stack.equation.weight_scale *= 0.5;
+    members[1].stack.equation.norm[stack::kPre] = stack::Norm::layer;
     const int64_t half = case_.depth / 2;
-    jacobian::advance_walks(travelers, 0, half, resources);
-    jacobian::advance_walks(travelers, half, case_.depth - half, resources);
-    const auto same = [](const T* a, const T* b, int64_t count) {
-      return count == 0 || std::memcmp(a, b, static_cast<size_t>(count) * sizeof(T)) == 0;
-    };
+    jacobian::propagate(members, 0, half, resources);
+    jacobian::propagate(members, half, case_.depth - half, resources);
     for (const size_t i : {size_t{0}, size_t{2}}) {
       Array<T> matrices(whole_.matrices.size());
       Array<int64_t> exponents(whole_.count);
-      walks[i]->copy(matrices.data(), exponents.data(), resources);
+      accumulators[i]->copy(matrices.data(), exponents.data(), resources);
       check(same(matrices.data(), whole_.matrices.data(), matrices.size()),
             "jacobians side by side have the same bits as alone");
       check(same(at[i].data(), forwarded_.output.data(), static_cast<int64_t>(at[i].size())),
@@ -208,12 +224,11 @@ class Jacobians {
   void stopped() {
     std::atomic<int64_t> left{Random(case_.seed + 8).below(4 * whole_.count * (case_.depth + 1) + 1)};
     const Stop stop{[](void* n) { return static_cast<std::atomic<int64_t>*>(n)->fetch_sub(1) <= 0; }, &left};
-    Walked<T>(problem_, span_, forwarded_, case_.seed % 2 == 0, {together_.target, together_.threads, stop});
-    left = Random(case_.seed + 9).below(2 * whole_.count * (case_.depth + 1) + 1);
-    Walk<T> walk(together_.target, whole_.width, whole_.count, 1, false);
-    std::vector<T> at = states();
-    jacobian::advance_walks<T>({{&walk, whole_.stack, at.data()}}, 0, case_.depth,
-                               {together_.target, together_.threads, stop});
+    Accumulated<T>(problem_, span_, case_.seed % 2 == 0, {together_.target, together_.threads, stop});
+  }
+
+  static bool same(const T* a, const T* b, int64_t count) {
+    return count == 0 || std::memcmp(a, b, static_cast<size_t>(count) * sizeof(T)) == 0;
   }
 
   const Case& case_;
@@ -221,7 +236,7 @@ class Jacobians {
   const Resources alone_, together_;
   const Span span_;  // some of the examples: more take the same ways
   const ForwardRun<T> forwarded_;
-  const Walked<T> whole_;
+  const Accumulated<T> whole_;
 };
 
 }  // namespace

@@ -12,10 +12,10 @@
 
 namespace depthgauge::jacobian {
 
-// A matrix in pieces of one cache line: piece g of row r, which holds columns g * kGroup ..., is at data + r * row +
-// g * group.  Rows in one stretch have `group` kGroup; panels, each one piece wide, have `row` kGroup.
+// A matrix in tiles of one cache line: tile g of row r, which holds columns g * kGroup ..., is at data + r * row +
+// g * group.  Contiguous rows have `group` kGroup; panels, each one tile wide, have `row` kGroup.
 template <class T>
-struct Pieces {
+struct Tiles {
   T* data;
   int64_t row, group;
 };
@@ -46,20 +46,17 @@ struct Linearized {
   Form form;
   int64_t live;
   T skip;
-  int32_t* units;  // (hidden) the live ones
-  T* slope;        // (hidden, padded) by what the product of each live unit with `up` counts
-  T* gate_slope;   // (hidden, padded) gated: the same with `gate`
-  T* lines;        // spare
+  int32_t* units;  // (live) which hidden units they are
   RowNorm<T> norm[stack::kPlaces];
-  Pieces<T> a;
-  Pieces<T> c;
-  Pieces<T> product;  // panels, for A C
+  Tiles<T> a;
+  Tiles<T> c;
+  Tiles<T> product;  // panels, for A C
 };
 
 // The rows of T that one call changes, of all parts.
 template <class T>
 struct Tangents {
-  Pieces<T> part;       // part 0, rows in one stretch
+  Tiles<T> part;       // part 0, in contiguous rows
   int64_t part_stride;  // from part to part
   int64_t parts;        // 1 without orders
   bool orders;          // part k takes what part k - 1 gives; otherwise a part takes its own
@@ -67,24 +64,25 @@ struct Tangents {
 
 template <class T>
 struct Kernels {
-  // From row to row where rows lie in one stretch.
+  // From row to row of contiguous rows.
   int64_t (*row_size)(int64_t columns);
-  // Elements of memory for one linearized block, aligned to a cache line, and for one call of the products.
-  int64_t (*memory)(const stack::Equation&);
-  int64_t (*scratch)(const stack::Equation&);
+  // Elements of workspace, aligned to a cache line: of one linearized block, and of one call of `advance`.
+  int64_t (*block_workspace)(const stack::Equation&);
+  int64_t (*row_workspace)(const stack::Equation&);
   // Linearizes a block at example `lane` of a group; the product is not formed.
   void (*linearize)(const stack::Equation&, const stack::Layer<T>&, const stack::Tape<T>&, const T* state, int lane,
-                    Request, T* memory, Linearized<T>* out);
+                    Request, T* workspace, Linearized<T>* out);
   // Rows [first, last) of A C + skip I into `to`; needs A in rows.
-  void (*form)(const stack::Equation&, const Linearized<T>&, int64_t first, int64_t last, T skip, const Pieces<T>& to);
+  void (*form)(const stack::Equation&, const Linearized<T>&, int64_t first, int64_t last, T skip, const Tiles<T>& to);
   // Takes rows [first, last) of all parts through the block; returns their largest magnitude then, NaNs aside.  Where
   // the form is whole, `product` holds A C.
-  T (*pass)(const stack::Equation&, const Linearized<T>&, const Tangents<T>&, int64_t first, int64_t last, T* scratch);
+  T (*advance)(const stack::Equation&, const Linearized<T>&, const Tangents<T>&, int64_t first, int64_t last,
+               T* workspace);
   // Applies a norm to rows [first, last).
-  void (*norm)(const stack::Equation&, const RowNorm<T>&, const Pieces<T>& rows, int64_t first, int64_t last);
+  void (*norm)(const stack::Equation&, const RowNorm<T>&, const Tiles<T>& rows, int64_t first, int64_t last);
   // The largest magnitude of rows [first, last), NaNs aside, and their product with 2^exponent.
-  T (*top)(const stack::Equation&, const Pieces<T>& rows, int64_t first, int64_t last);
-  void (*scale)(const stack::Equation&, const Pieces<T>& rows, int64_t first, int64_t last, int exponent);
+  T (*top)(const stack::Equation&, const Tiles<T>& rows, int64_t first, int64_t last);
+  void (*scale)(const stack::Equation&, const Tiles<T>& rows, int64_t first, int64_t last, int exponent);
 };
 
 DG_DECLARE_TABLES(Kernels)

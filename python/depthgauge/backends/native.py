@@ -59,140 +59,83 @@ def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> Results:
     return found
 
 
-class _Passage:
-    """The states of N examples on their way, and a walk of the kernels that follows them."""
+class _JacobianAccumulator:
+    """See `depthgauge.backends.protocol.JacobianAccumulator`."""
 
-    def __init__(self, x: Array, x_of: Indices, threads: int) -> None:
-        self._x, self._x_of, self._threads = x, x_of, threads
-        self.count, self.width, self.dtype = len(x_of) * x.shape[1], x.shape[2], x.dtype
-        self._call = (_target(), threads)  # a walk stays with its instruction set
-        self._stack: tuple[Any, ...] = ()
-        self._passed = self._depth = 0
-
-    def enter(self, stack: Stack) -> None:
-        """Push the states through the blocks of `stack`."""
-        batch = self._x.shape[1]
-        found, tape = forward(
-            stack, self._x, self._x_of, keep="states", quantiles=(), cosine=False, threads=self._threads
-        )
-        self._stack = _bound(stack), tape
-        self._passed, self._depth = 0, stack.depth
-        self._x = found["output"].reshape(len(self._x_of), batch, self.width)
-        self._x_of = np.arange(len(self._x_of))
-
-    def advance(self, walk: Any, blocks: int) -> None:
-        if not blocks:
-            return
-        walk.advance(*self._stack, self._passed, blocks, *self._call)
-        self._passed += blocks
-        if self._passed == self._depth:
-            self._stack = ()  # which holds states of all blocks, while many walks may be under way
-
-    def call(self, function: Any, *arrays: Array) -> None:
-        function(*arrays, *self._call)
-
-
-class _JacobianWalk:
-    """See `depthgauge.backends.JacobianWalk`."""
-
-    def __init__(self, x: Array, x_of: Indices, max_order: int | None, threads: int) -> None:
-        self._passage = at = _Passage(x, x_of, threads)
+    def __init__(self, count: int, width: int, dtype: np.dtype[Any], max_order: int | None, threads: int) -> None:
+        self._count, self._width, self._dtype = count, width, dtype
         self._parts = 1 if max_order is None else max_order + 1
-        orders = max_order is not None
-        self._walk = _function("Walk", x)(_target(), at.width, at.count, self._parts, orders)
-        self._blocks = 0
-
-    def enter(self, stack: Stack) -> None:
-        self._passage.enter(stack)
-
-    def advance(self, blocks: int) -> None:
-        self._passage.advance(self._walk, blocks)
-        self._blocks += blocks
+        self.call = (_target(), threads)  # an accumulator stays with its instruction set
+        self.core = _core_name("JacobianAccumulator", dtype)(
+            self.call[0], width, count, self._parts, max_order is not None
+        )
 
     def jacobians(self) -> tuple[Array, Indices]:
-        at = self._passage
-        matrices = _core.empty((at.count, self._parts, at.width, at.width), at.dtype)
-        exponents: Indices = np.empty(at.count, np.int64)
-        at.call(self._walk.copy, matrices, exponents)
+        matrices = _core.empty((self._count, self._parts, self._width, self._width), self._dtype)
+        exponents: Indices = np.empty(self._count, np.int64)
+        self.core.copy(matrices, exponents, *self.call)
         return matrices, exponents
 
     def singular_values(self) -> SingularArrays:
-        at = self._passage
-        found = _singular_arrays(at.count * self._parts, at.width, at.dtype)
-        at.call(self._walk.singular_values, *found)
+        found = _singular_arrays(self._count * self._parts, self._width, self._dtype)
+        self.core.singular_values(*found, *self.call)
         return found
 
     def squares(self) -> tuple[Floats, Floats]:
-        branch: Floats = np.empty((self._blocks, self._passage.count))
+        branch: Floats = np.empty((self.core.passed, self._count))
         post: Floats = np.empty_like(branch)
-        self._walk.squares(branch, post)
+        self.core.squares(branch, post)
         return branch, post
 
 
-class _JacobianWalks:
-    """See `depthgauge.backends.JacobianWalks`."""
+class _GradedAccumulator:
+    """See `depthgauge.backends.protocol.GradedAccumulator`."""
 
-    def __init__(self, x: Array, x_of: Indices, count: int, threads: int) -> None:
-        self._batch, self._width, self._dtype = *x.shape[1:], x.dtype
-        self._examples = len(x_of) * self._batch
-        self._call = (_target(), threads)  # walks stay with their instruction set
-        # Where each walk is; the kernels move it on.
-        self._states = [np.array(x[x_of], order="C") for _ in range(count)]
-        make = _function("Walk", x)
-        self._walks = [make(_target(), self._width, self._examples, 1, False) for _ in range(count)]
-        self._advance = _function("advance_walks", x)
-
-    def enter(self, stacks: Sequence[Stack]) -> None:
-        self._stacks = [_bound(stack) for stack in stacks]
-        self._passed = 0
-
-    def advance(self, blocks: int) -> None:
-        self._advance(self._walks, self._stacks, self._batch, self._states, self._passed, blocks, *self._call)
-        self._passed += blocks
-
-    def singular_values(self, index: int) -> SingularArrays:
-        found = _singular_arrays(self._examples, self._width, self._dtype)
-        self._walks[index].singular_values(*found, *self._call)
-        return found
-
-
-class _GradedWalk:
-    """See `depthgauge.backends.GradedWalk`."""
-
-    def __init__(self, x: Array, x_of: Indices, threads: int) -> None:
-        self._passage = _Passage(x, x_of, threads)
-        self._walk: Any = None
-
-    def enter(self, stack: Stack) -> None:
-        at = self._passage
-        at.enter(stack)
-        if self._walk is None:
-            self._walk = _function("GradedWalk", stack)(_target(), at.width, stack.hidden, at.count)
-
-    def advance(self, blocks: int) -> None:
-        self._passage.advance(self._walk, blocks)
+    def __init__(self, count: int, width: int, hidden: int, dtype: np.dtype[Any], threads: int) -> None:
+        self._count, self._width = count, width
+        self.call = (_target(), threads)
+        self.core = _core_name("GradedAccumulator", dtype)(self.call[0], width, hidden, count)
 
     def log_singular_values(self) -> Floats:
-        at = self._passage
-        logs: Floats = np.zeros((at.count, at.width))
-        if self._walk is not None:
-            at.call(self._walk.log_singular_values, logs)
+        logs: Floats = np.empty((self._count, self._width))
+        self.core.log_singular_values(logs, *self.call)
         return logs
 
 
-def jacobian_walk(x: Array, x_of: Indices, *, max_order: int | None, threads: int) -> _JacobianWalk:
-    """Begin with the identity at the states of `x`, shape (X, B, d)."""
-    return _JacobianWalk(x, x_of, max_order, threads)
+def jacobian_accumulator(
+    count: int, width: int, dtype: np.dtype[Any], *, max_order: int | None, threads: int
+) -> _JacobianAccumulator:
+    """Begin with the identity at `count` examples."""
+    return _JacobianAccumulator(count, width, dtype, max_order, threads)
 
 
-def jacobian_walks(x: Array, x_of: Indices, count: int, *, threads: int) -> _JacobianWalks:
-    """Begin so many walks like `jacobian_walk`."""
-    return _JacobianWalks(x, x_of, count, threads)
+def graded_accumulator(
+    count: int, width: int, hidden: int, dtype: np.dtype[Any], *, threads: int
+) -> _GradedAccumulator:
+    """Begin like `jacobian_accumulator`."""
+    return _GradedAccumulator(count, width, hidden, dtype, threads)
 
 
-def graded_walk(x: Array, x_of: Indices, *, threads: int) -> _GradedWalk:
-    """Begin like `jacobian_walk`."""
-    return _GradedWalk(x, x_of, threads)
+def propagate(
+    stacks: Sequence[Stack],
+    states: Sequence[Array],
+    accumulators: Sequence[Sequence[Any]],
+    first: int,
+    blocks: int,
+    *,
+    threads: int,
+) -> None:
+    """Take states, (R, B, d) each, and accumulators through some blocks of their stacks."""
+    _function("propagate", stacks[0])(
+        [_bound(stack) for stack in stacks],
+        states[0].shape[1],
+        list(states),
+        [[each.core for each in some] for some in accumulators],
+        first,
+        blocks,
+        accumulators[0][0].call[0],
+        threads,
+    )
 
 
 def singular_values(a: Array, *, threads: int) -> SingularArrays:
@@ -237,7 +180,11 @@ def fill_normals(
 
 
 def _function(name: str, of: Stack | Array) -> Any:
-    return getattr(_core, f"{name}_float{8 * of.dtype.itemsize}")  # dtype.name takes ten times as long
+    return _core_name(name, of.dtype)
+
+
+def _core_name(name: str, dtype: np.dtype[Any]) -> Any:
+    return getattr(_core, f"{name}_float{8 * dtype.itemsize}")  # dtype.name takes ten times as long
 
 
 def _target() -> str:

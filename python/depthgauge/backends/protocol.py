@@ -67,20 +67,14 @@ class SingularArrays(NamedTuple):
     converged: npt.NDArray[np.bool_]  # (N,)
 
 
-class JacobianWalk(Protocol):
-    """The Jacobians of N = R * B examples, from the identity forward through the blocks of one stack after another.
+class JacobianAccumulator(Protocol):
+    """The Jacobians of N = R * B examples, from the identity forward, multiplied out block after block.
 
     A Jacobian is kept in P parts: itself alone, or with a `max_order` K those of its K + 1 first path orders, where
     part k sums the paths through exactly k branches.  With post' the derivative of the post norm and J that of the
     branch r, a block takes part k to ``post' (skip_scale part_k + branch_scale J part_(k-1))``; before the first block
     part 0 is the identity, and the others are zero.  From a state with a NaN on, the Jacobian of that example is NaN.
     """
-
-    def enter(self, stack: Stack) -> None:
-        """Push the states through the blocks of `stack`, which `advance` is then to pass, all of them."""
-
-    def advance(self, blocks: int) -> None:
-        """Carry the Jacobians through the next `blocks` blocks of the stack entered last."""
 
     def jacobians(self) -> tuple[Array, Indices]:
         """Return matrices (N, P, d, d) and exponents (N,): part p of example n is ``matrices[n, p] * 2**exponents[n]``.
@@ -98,31 +92,14 @@ class JacobianWalk(Protocol):
         """
 
 
-class JacobianWalks(Protocol):
-    """K walks of the same examples, as of `JacobianWalk`, each through a stack of its own.
-
-    Their stacks share the weights and the kind of branch.
-    """
-
-    def enter(self, stacks: Sequence[Stack]) -> None:
-        """Take the blocks of K stacks next."""
-
-    def advance(self, blocks: int) -> None:
-        """Carry the Jacobians of all walks through the next `blocks` blocks of the stacks entered last."""
-
-    def singular_values(self, index: int) -> SingularArrays:
-        """Return those of one walk."""
-
-
-class GradedWalk(Protocol):
-    """The same Jacobians as products that lose nothing to what is large; `enter` and `advance` as above."""
-
-    def enter(self, stack: Stack) -> None: ...  # noqa: D102
-
-    def advance(self, blocks: int) -> None: ...  # noqa: D102
+class GradedAccumulator(Protocol):
+    """The same Jacobians as products that lose nothing to what is large."""
 
     def log_singular_values(self) -> Floats:
         """Return the natural logs of the singular values, (N, d), descending; -inf for each that is exactly 0."""
+
+
+Accumulator = JacobianAccumulator | GradedAccumulator
 
 
 class Backend(Protocol):
@@ -166,14 +143,31 @@ class Backend(Protocol):
     def jvp(self, stack: Stack, tape: Any, tangent: Array, *, threads: int) -> Results:
         """Push `tangent`, shape (P, R, B, d), any strides, forward."""
 
-    def jacobian_walk(self, x: Array, x_of: Indices, *, max_order: int | None, threads: int) -> JacobianWalk:
-        """Begin with the states of `x`, shape (X, B, d), any strides; replicate r starts from ``x[x_of[r]]``."""
+    def jacobian_accumulator(
+        self, count: int, width: int, dtype: np.dtype[Any], *, max_order: int | None, threads: int
+    ) -> JacobianAccumulator:
+        """Begin with the identity at `count` examples of `width` features."""
 
-    def jacobian_walks(self, x: Array, x_of: Indices, count: int, *, threads: int) -> JacobianWalks:
-        """Begin so many walks like `jacobian_walk`."""
+    def graded_accumulator(
+        self, count: int, width: int, hidden: int, dtype: np.dtype[Any], *, threads: int
+    ) -> GradedAccumulator:
+        """Begin like `jacobian_accumulator`, for blocks of at most `hidden` hidden units."""
 
-    def graded_walk(self, x: Array, x_of: Indices, *, threads: int) -> GradedWalk:
-        """Begin like `jacobian_walk`."""
+    def propagate(
+        self,
+        stacks: Sequence[Stack],
+        states: Sequence[Array],
+        accumulators: Sequence[Sequence[Accumulator]],
+        first: int,
+        blocks: int,
+        *,
+        threads: int,
+    ) -> None:
+        """Take states and accumulators through `blocks` blocks of their stacks, from block `first` on.
+
+        Stacks have the same weights and kind of branch.  The states of each, (R, B, d) in C order, are overwritten;
+        its accumulators, all of one kind, are of N = R * B examples.
+        """
 
     def singular_values(self, a: Array, *, threads: int) -> SingularArrays:
         """Return the p = min(n, k) singular values of each matrix of `a`, shape (..., n, k), any strides, in C order.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, overload
@@ -13,9 +12,9 @@ import numpy.typing as npt
 from depthgauge._common import arguments
 from depthgauge._common.arrays import Array, Floats, Indices
 from depthgauge._common.results import shaped
-from depthgauge.backends.protocol import JacobianWalk
+from depthgauge.backends.protocol import JacobianAccumulator
 from depthgauge.equation import Block
-from depthgauge.jacobians.engine import Journey, depth_list, start
+from depthgauge.jacobians.propagation import Propagation, depth_list
 from depthgauge.stacks.binding import AnyWeights
 
 
@@ -53,7 +52,7 @@ def jacobian(
 ) -> Array | tuple[Array, Floats]:
     """Compute the Jacobian of a stack at each example.
 
-    Element (i, j) is the derivative of feature i of the state by feature j of the input.  All d tangents are carried
+    Element (i, j) is the derivative of feature i of the state by feature j of the input.  All d tangents go
     forward together, block after block, and only the latest Jacobian is kept.  Once there is a NaN in the state of an
     example, its Jacobian is NaN, dead units or not.
 
@@ -98,19 +97,18 @@ def jacobian(
     jacobian_operator : Products with a Jacobian too large to hold.
     """
     split = arguments.flag("return_log_scale", return_log_scale)
-    begin = start(block, weights, x, backend, threads)
+    run = Propagation(block, weights, x, backend, threads)
     wanted = [weights.depth] if depths is None else depth_list(depths, weights.depth)
-    journey = Journey(begin.jacobian_walk, begin.segments())
-    replicates, (_, batch, width) = math.prod(journey.replicates), begin.x.shape
-    matrices: Array = np.empty((replicates, len(wanted), batch, width, width), weights.dtype)
+    accumulator = run.accumulator()
+    matrices: Array = np.empty((run.count, len(wanted), run.batch, run.width, run.width), weights.dtype)
     logs: Floats = np.empty(matrices.shape[:3])
-    for depth in journey.stops(sorted(set(wanted))):
-        found, log_scale = _read(journey.walk, split)
+    for depth in run.stops(sorted(set(wanted)), [[accumulator]]):
+        found, log_scale = _read(accumulator, split)
         places = np.flatnonzero(np.equal(wanted, depth))
-        matrices[:, places] = found.reshape(replicates, 1, batch, width, width)
-        logs[:, places] = log_scale.reshape(replicates, 1, batch)
+        matrices[:, places] = found.reshape(run.count, 1, run.batch, run.width, run.width)
+        logs[:, places] = log_scale.reshape(run.count, 1, run.batch)
     axes = () if depths is None else (len(wanted),)
-    matrices = shaped(matrices, (*journey.replicates, *axes, batch, width, width))
+    matrices = shaped(matrices, (*run.replicates, *axes, run.batch, run.width, run.width))
     return (matrices, shaped(logs, matrices.shape[:-2])) if split else matrices
 
 
@@ -168,25 +166,21 @@ def jacobian_prefixes(
         As for `jacobian`, at the call.
     """
     split = arguments.flag("return_log_scale", return_log_scale)
-    begin = start(block, weights, x, backend, threads)
-    begin = dataclasses.replace(begin, x=begin.x.copy())  # the caller may change his before the last depth
-    wanted = sorted(set(depth_list(depths, weights.depth)))
-    journey = Journey(begin.jacobian_walk, begin.segments())
-    return _prefixes(journey, wanted, split, (*journey.replicates, begin.x.shape[1]))
+    run = Propagation(block, weights, x, backend, threads)
+    return _prefixes(run, sorted(set(depth_list(depths, weights.depth))), split)
 
 
-def _prefixes(
-    journey: Journey[JacobianWalk], depths: list[int], split: bool, leading: tuple[int, ...]
-) -> Iterator[tuple[int, Any]]:
-    for depth in journey.stops(depths):
-        found, logs = _read(journey.walk, split)
+def _prefixes(run: Propagation, depths: list[int], split: bool) -> Iterator[tuple[int, Any]]:
+    leading, accumulator = (*run.replicates, run.batch), run.accumulator()
+    for depth in run.stops(depths, [[accumulator]]):
+        found, logs = _read(accumulator, split)
         matrices = shaped(found, leading + found.shape[1:])
         yield depth, (matrices, shaped(logs, leading)) if split else matrices
 
 
-def _read(walk: JacobianWalk, split: bool) -> tuple[Array, Floats]:
-    """Return the Jacobians of a walk, (N, d, d), with the logarithms (N,) taken out, which are 0 if not `split`."""
-    parts, exponents = walk.jacobians()
+def _read(accumulator: JacobianAccumulator, split: bool) -> tuple[Array, Floats]:
+    """Return Jacobians, (N, d, d), with the logarithms (N,) taken out, which are 0 if not `split`."""
+    parts, exponents = accumulator.jacobians()
     matrices = parts[:, 0]
     kept: Indices = np.zeros_like(exponents)
     if split:

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from depthgauge._common import arguments
 from depthgauge._common.arrays import Array, Floats, Indices
 from depthgauge._common.results import Result, shaped
-from depthgauge.backends.protocol import JacobianWalk
 from depthgauge.equation import Block
-from depthgauge.jacobians.engine import start
+from depthgauge.jacobians.propagation import Propagation
 from depthgauge.spectra.spreads import spread_of_values
 from depthgauge.stacks.binding import AnyWeights, layer_scale
 
@@ -98,7 +97,7 @@ def path_norms(
     block, weights, x
         As for `jacobian`.
     max_order : int
-        K >= 0; K + 1 matrices (d, d) are carried for each example, and no more than L + 1: the orders above L have no
+        K >= 0; K + 1 matrices (d, d) are kept for each example, and no more than L + 1: the orders above L have no
         paths, and are 0.
     ranks : bool
         Compute effective ranks, too.
@@ -118,50 +117,48 @@ def path_norms(
     """
     asked = arguments.integer("max_order", max_order, minimum=0) + 1
     with_ranks = arguments.flag("ranks", ranks)
-    begin = start(block, weights, x, backend, threads)
-    depth, (_, batch, width) = weights.depth, begin.x.shape
-    orders = min(asked, depth + 1)  # no path goes through more branches than there are
-
-    walks: list[JacobianWalk] = []
-    for _, stack in begin.segments():
-        walks = walks or [begin.jacobian_walk(stack, orders - 1), begin.jacobian_walk(stack)]
-        for walk in walks:
-            walk.enter(stack)
-            walk.advance(stack.depth)
-    named, replicates = stack.replicates, len(stack.set_of)
-    by_order, whole = walks
+    run = Propagation(block, weights, x, backend, threads)
+    orders = min(asked, weights.depth + 1)  # no path goes through more branches than there are
+    by_order, whole = run.accumulator(orders - 1), run.accumulator()
+    for _ in run.stops([weights.depth], [[by_order, whole]]):
+        pass
     parts, exponents = by_order.jacobians()
+    branch, post = by_order.squares()
     with np.errstate(all="ignore"):
         norms = np.ldexp(_frobenius(parts), exponents[:, None])
         error = _reconstruction_error(parts, exponents, *whole.jacobians())
-        branch, post = by_order.squares()
         skip = layer_scale("skip_scale", block, weights).astype(np.float64)
-        predicted = _elementary(branch, post, skip**2, orders) * math.sqrt(width)
-        beta_squares = np.square(layer_scale("branch_scale", block, weights), dtype=np.float64)
-        alpha = abs(block.weight_scale) ** _MATRICES[block.branch]
-        gain = np.sqrt(np.sum(branch, axis=0) / np.sum(beta_squares)) / alpha
-        poisson = _poisson(np.sum(branch, axis=0), asked) * math.sqrt(width)
+        predicted = _elementary(branch, post, skip**2, orders) * math.sqrt(run.width)
+        poisson = _poisson(np.sum(branch, axis=0), asked) * math.sqrt(run.width)
+        gain = _gain(branch, block, weights)
     rank = None
     if with_ranks:
         found = by_order.singular_values()
-        rank = spread_of_values(found, (replicates * batch, orders)).effective_rank
-
-    def of_orders(array: Floats) -> Floats:
-        """Give (N, up to K+1) its axes; the orders that it lacks are 0."""
-        by_order: Floats = np.zeros((replicates, asked, batch))
-        by_order[:, : array.shape[-1]] = np.swapaxes(array.reshape(replicates, batch, array.shape[-1]), 1, 2)
-        return shaped(by_order, (*named, asked, batch))
-
-    by_layer = np.swapaxes(branch.reshape(depth, replicates, batch), 0, 1)
+        rank = _of_orders(spread_of_values(found, (run.count * run.batch, orders)).effective_rank, asked, run)
+    by_layer = np.swapaxes(branch.reshape(weights.depth, run.count, run.batch), 0, 1)
     return PathNorms(
-        norms=of_orders(norms),
-        effective_rank=None if rank is None else of_orders(rank),
-        reconstruction_error=shaped(error, (*named, batch)),
-        branch_squares=shaped(by_layer, (*named, depth, batch)),
-        predicted=of_orders(predicted),
-        gain=shaped(gain, (*named, batch)),
-        predicted_poisson=of_orders(poisson),
+        norms=_of_orders(norms, asked, run),
+        effective_rank=rank,
+        reconstruction_error=shaped(error, (*run.replicates, run.batch)),
+        branch_squares=shaped(by_layer, (*run.replicates, weights.depth, run.batch)),
+        predicted=_of_orders(predicted, asked, run),
+        gain=shaped(gain, (*run.replicates, run.batch)),
+        predicted_poisson=_of_orders(poisson, asked, run),
     )
+
+
+def _of_orders(array: Floats, asked: int, run: Propagation) -> Floats:
+    """Return (N, up to K+1), of which the orders that it lacks are 0, as (R, K+1, B)."""
+    by_order: Floats = np.zeros((run.count, asked, run.batch))
+    by_order[:, : array.shape[-1]] = np.swapaxes(array.reshape(run.count, run.batch, array.shape[-1]), 1, 2)
+    return shaped(by_order, (*run.replicates, asked, run.batch))
+
+
+def _gain(branch: Floats, block: Block, weights: AnyWeights) -> Floats:
+    """Return `PathNorms.gain`, shape (N,), from squares b_l², shape (L, N)."""
+    beta_squares = np.square(layer_scale("branch_scale", block, weights), dtype=np.float64)
+    alpha = abs(block.weight_scale) ** _MATRICES[block.branch]
+    return np.asarray(np.sqrt(np.sum(branch, axis=0) / np.sum(beta_squares)) / alpha)
 
 
 def _frobenius(matrices: Array) -> Floats:

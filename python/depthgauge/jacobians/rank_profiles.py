@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ import numpy.typing as npt
 from depthgauge._common import arguments
 from depthgauge._common.arrays import Array, Indices
 from depthgauge._common.results import shaped
-from depthgauge.backends.protocol import SingularArrays, Stack
+from depthgauge.backends.protocol import SingularArrays
 from depthgauge.equation import Block
-from depthgauge.jacobians.engine import Journey, Start, depth_list, start, stops
+from depthgauge.jacobians.propagation import Propagation, depth_list
 from depthgauge.spectra.spreads import Spread, spread_of_logs, spread_of_values
 from depthgauge.stacks.binding import AnyWeights, layer_scale
 
@@ -107,29 +106,22 @@ def rank_profile(
         If shapes disagree, the weights lack what the branch needs, or an option or depth is unknown.
     """
     arguments.choice("method", method, ("auto", "naive", "graded"))
-    begin = start(block, weights, x, backend, threads)
+    run = Propagation(block, weights, x, backend, threads)
     wanted = depth_list(depths, weights.depth)
     visited = sorted(set(wanted))
     order = np.searchsorted(visited, wanted)
 
-    journey = Journey(begin.jacobian_walk, begin.segments())
-    replicates, (_, batch, width) = math.prod(journey.replicates), begin.x.shape
-    found = _Found.nothing((replicates, len(visited), batch), width, weights.dtype)
-    graded = np.full((replicates, len(visited), batch), method == "graded")
-    for depth in journey.stops([] if method == "graded" else visited):
-        place = visited.index(depth)
-        values = found.put((slice(None), place), journey.walk.singular_values())
-        if method == "auto":
-            graded[:, place] = graded[:, max(place - 1, 0)] | _unresolved(values)
-            if np.all(graded[:, place]):
-                graded[:, place:] = True
-                break
-    spread = found.spread((replicates, len(visited), batch))
+    shape = (run.count, len(visited), run.batch)
+    found = _Found.nothing(shape, run.width, weights.dtype)
+    graded = np.full(shape, method == "graded")
+    if method != "graded":
+        _fill_direct(found, graded if method == "auto" else None, run, visited)
+    spread = found.spread(shape)
     if np.any(graded):
-        _fill_graded(spread, graded, begin, visited)
+        _fill_graded(spread, graded, run, visited)
     names = np.where(graded, "graded", "naive")
     fields = {
-        name: shaped(array[:, order], (*journey.replicates, len(wanted), *array.shape[2:]))
+        name: shaped(array[:, order], (*run.replicates, len(wanted), *array.shape[2:]))
         for name, array in (spread.to_dict() | {"method": names}).items()
     }
     return RankProfile(**fields, depths=np.array(wanted, np.int64))
@@ -169,40 +161,32 @@ def rank_grid(
     members = _blocks(blocks)
     if not members:
         raise ValueError("blocks is empty, which leaves nothing to measure; give at least one Block")
-    begin = start(members[0], weights, x, backend, threads)
+    run = Propagation(members[0], weights, x, backend, threads)
     wanted = depth_list(depths, weights.depth)
     for index, block in enumerate(members):
         _check_member(index, block, members[0], weights)
     visited = sorted(set(wanted))
     order = np.searchsorted(visited, wanted)
 
-    (_, batch, width), itemsize = begin.x.shape, weights.dtype.itemsize
-    through = begin.segments()
-    before, stack = next(through)
-    named, replicates = stack.replicates, len(stack.set_of)
-    through = itertools.chain([(before, stack)], through)
-    found = _Found.nothing((len(members), replicates, len(visited), batch), width, weights.dtype)
-    at_once = max(_MEMORY // max(replicates * batch * width * width * itemsize, 1), 1)
-    for first in range(0, len(members) if visited else 0, at_once):
-        wave = members[first : first + at_once]
-        walks = begin.jacobian_walks(stack, len(wave))
-        for before, stack in through:
-            stacks = [_with_block(stack, block, before, weights) for block in wave]
-            for depth in stops(walks, stacks, before, stack.depth, visited):
-                for index in range(len(wave)):
-                    found.put((first + index, slice(None), visited.index(depth)), walks.singular_values(index))
-            if before + stack.depth >= visited[-1]:
-                break
-        through = begin.segments()
-    spread = found.spread((len(members), replicates, len(visited), batch))
-    shape = (len(members), *named, len(wanted))
-    fields = {name: shaped(array[:, :, order], (*shape, *array.shape[3:])) for name, array in spread.to_dict().items()}
+    shape = (len(members), run.count, len(visited), run.batch)
+    found = _Found.nothing(shape, run.width, weights.dtype)
+    each = run.count * run.batch * run.width**2 * weights.dtype.itemsize
+    at_once = max(_MEMORY // max(each, 1), 1)
+    for first in range(0, len(members), at_once):
+        some = members[first : first + at_once]
+        accumulators = [run.accumulator() for _ in some]
+        for depth in run.stops(visited, [[one] for one in accumulators], blocks=some):
+            for index, accumulator in enumerate(accumulators):
+                found.put((first + index, slice(None), visited.index(depth)), accumulator.singular_values())
+    spread = found.spread(shape)
+    named = (len(members), *run.replicates, len(wanted))
+    fields = {name: shaped(array[:, :, order], (*named, *array.shape[3:])) for name, array in spread.to_dict().items()}
     return RankGrid(**fields, blocks=members, depths=np.array(wanted, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """Singular values collected from walks; axes (..., R, D, B)."""
+    """Singular values collected from accumulators; axes (..., R, D, B)."""
 
     values: Array  # (..., R, D, B, d)
     exponents: Indices
@@ -213,7 +197,7 @@ class _Found:
         return cls(np.zeros((*shape, width), dtype), np.zeros(shape, np.int64), np.ones(shape, np.bool_))
 
     def put(self, place: tuple[int | slice, ...], found: SingularArrays) -> Array:
-        """Put what a walk has at an index that leaves the axes (R, B); return its values, (R, B, d)."""
+        """Put values at an index that leaves the axes (R, B); return them, (R, B, d)."""
         at = self.values[place]
         at[...] = found.values.reshape(at.shape)
         self.exponents[place] = found.exponent.reshape(at.shape[:-1])
@@ -237,14 +221,27 @@ def _unresolved(values: Array) -> npt.NDArray[np.bool_]:
     return np.asarray(values[..., -1] < _RESOLVED * width * np.finfo(values.dtype).eps * values[..., 0])
 
 
-def _fill_graded(spread: Spread, graded: npt.NDArray[np.bool_], begin: Start, depths: list[int]) -> None:
-    """Overwrite, in arrays (R, D, B) of `spread`, the entries chosen with those of a graded walk."""
+def _fill_direct(found: _Found, graded: npt.NDArray[np.bool_] | None, run: Propagation, depths: list[int]) -> None:
+    """Fill `found`, and set where in `graded`, (R, D, B) if any, it does not suffice, from the first such depth on."""
+    accumulator = run.accumulator()
+    for place, _ in enumerate(run.stops(depths, [[accumulator]])):
+        values = found.put((slice(None), place), accumulator.singular_values())
+        if graded is None:
+            continue
+        graded[:, place] = graded[:, max(place - 1, 0)] | _unresolved(values)
+        if np.all(graded[:, place]):
+            graded[:, place:] = True
+            return
+
+
+def _fill_graded(spread: Spread, graded: npt.NDArray[np.bool_], run: Propagation, depths: list[int]) -> None:
+    """Overwrite, in arrays (R, D, B) of `spread`, the entries chosen with those of graded products."""
     examples = np.any(graded, axis=(0, 1))
-    journey = Journey(lambda stack: begin.graded_walk(stack, examples), begin.segments())
+    accumulator = run.graded_accumulator(examples)
     at_depths = [depth for place, depth in enumerate(depths) if np.any(graded[:, place])]
-    for depth in journey.stops(at_depths):
+    for depth in run.stops(at_depths, [[accumulator]], examples=examples):
         chosen = graded[:, depths.index(depth)]
-        logs = journey.walk.log_singular_values()[chosen[:, examples].flatten()]
+        logs = accumulator.log_singular_values()[chosen[:, examples].flatten()]
         part = spread_of_logs(logs, spread.singular_values.dtype, (len(logs),))
         for field in dataclasses.fields(part):
             getattr(spread, field.name)[:, depths.index(depth)][chosen] = getattr(part, field.name)
@@ -268,14 +265,3 @@ def _check_member(index: int, block: Block, first: Block, weights: AnyWeights) -
             layer_scale(name, block, weights)
     except ValueError as error:
         raise ValueError(f"blocks[{index}]: {error}") from None
-
-
-def _with_block(stack: Stack, block: Block, before: int, weights: AnyWeights) -> Stack:
-    """Return some of the layers of a stack, before which there are others, with another block."""
-    layers = slice(before, before + stack.depth)
-    return dataclasses.replace(
-        stack,
-        block=block,
-        branch_scale=layer_scale("branch_scale", block, weights)[layers],
-        skip_scale=layer_scale("skip_scale", block, weights)[layers],
-    )

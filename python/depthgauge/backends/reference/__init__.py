@@ -2,9 +2,9 @@
 
 from depthgauge.backends.reference.graded import log_singular_values as log_singular_values
 from depthgauge.backends.reference.graded import relative_singular_values as relative_singular_values
-from depthgauge.backends.reference.jacobians import graded_walk as graded_walk
-from depthgauge.backends.reference.jacobians import jacobian_walk as jacobian_walk
-from depthgauge.backends.reference.jacobians import jacobian_walks as jacobian_walks
+from depthgauge.backends.reference.jacobians import graded_accumulator as graded_accumulator
+from depthgauge.backends.reference.jacobians import jacobian_accumulator as jacobian_accumulator
+from depthgauge.backends.reference.jacobians import propagate as propagate
 from depthgauge.backends.reference.philox import fill_normals as fill_normals
 from depthgauge.backends.reference.propagation import forward as forward
 from depthgauge.backends.reference.propagation import jvp as jvp

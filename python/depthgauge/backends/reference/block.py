@@ -16,7 +16,7 @@ from depthgauge.backends.reference.norms import Normed, derivative, normed
 
 
 @dataclass(frozen=True, eq=False)
-class Passage:
+class Intermediates:
     """One state's way through a block, step by step."""
 
     h: Array
@@ -49,12 +49,12 @@ class Layer:
             layer = layer if len(layer) == 1 else layer[chosen]
             self.weights[name] = layer if layer.ndim == 3 else layer[:, None, :]
 
-    def forward(self, h: Array) -> Passage:
+    def forward(self, h: Array) -> Intermediates:
         """Push the state `h` through the block."""
         with np.errstate(all="ignore"):
             return self._forward(h)
 
-    def _forward(self, h: Array) -> Passage:
+    def _forward(self, h: Array) -> Intermediates:
         w, a = self.weights, self.weight_scale
         pre = normed(self.block.pre_norm, self.block, h)
         u = self._affine("pre", pre)
@@ -73,14 +73,14 @@ class Layer:
         output = normed(self.block.output_norm, self.block, branch)
         r = self._affine("output", output)
         post = normed(self.block.post_norm, self.block, _times(self.skip_scale, h) + _times(self.branch_scale, r))
-        return Passage(h, pre, u, z, phi, slope, value, output, r, post, self._affine("post", post))
+        return Intermediates(h, pre, u, z, phi, slope, value, output, r, post, self._affine("post", post))
 
-    def vjp(self, at: Passage, g: Array, gradients: dict[str, Array] | None) -> Array:
+    def vjp(self, at: Intermediates, g: Array, gradients: dict[str, Array] | None) -> Array:
         """Pull the cotangent `g` of the next state back to `h`; fill `gradients`, if given, for each replicate."""
         with np.errstate(all="ignore"):
             return self._vjp(at, g, {} if gradients is None else gradients, gradients is not None)
 
-    def _vjp(self, at: Passage, g: Array, gradients: dict[str, Array], wanted: bool) -> Array:
+    def _vjp(self, at: Intermediates, g: Array, gradients: dict[str, Array], wanted: bool) -> Array:
         total = self._affine_vjp("post", at.post, g, gradients, wanted)
         of_branch: dict[str, Array] = {}
         through_branch = self._branch_vjp(at, _times(self.branch_scale, total), of_branch, wanted)
@@ -93,7 +93,7 @@ class Layer:
             gradients["skip_scale"] = _inner(total, at.h)
         return _times(self.skip_scale, total) + through_branch
 
-    def _branch_vjp(self, at: Passage, g_r: Array, gradients: dict[str, Array], wanted: bool) -> Array:
+    def _branch_vjp(self, at: Intermediates, g_r: Array, gradients: dict[str, Array], wanted: bool) -> Array:
         w, a = self.weights, self.weight_scale
         linear = self.block.branch == "linear"
         branch = self._affine_vjp("output", at.output, g_r, gradients, wanted)
@@ -114,7 +114,13 @@ class Layer:
         return self._affine_vjp("pre", at.pre, u, gradients, wanted)
 
     def _weight_gradients(
-        self, at: Passage, branch: Array, entry: str, g_z: Array, g_value: Array | None, gradients: dict[str, Array]
+        self,
+        at: Intermediates,
+        branch: Array,
+        entry: str,
+        g_z: Array,
+        g_value: Array | None,
+        gradients: dict[str, Array],
     ) -> None:
         a = self.weight_scale
         gradients[entry] = a * (_transposed(at.u) @ g_z)
@@ -128,7 +134,7 @@ class Layer:
             gradients["b_down"] = _over_examples(branch)
 
     @np.errstate(all="ignore")
-    def jvp(self, at: Passage, t: Array) -> Array:
+    def jvp(self, at: Intermediates, t: Array) -> Array:
         """Push the tangent `t` of `h` forward to the next state."""
         return self.post_jvp(at, self.skip_jvp(t) + self.branch_jvp(at, t))
 
@@ -137,12 +143,12 @@ class Layer:
         """Push the tangent `t` of `h` forward to ``skip_scale * h``."""
         return _times(self.skip_scale, t)
 
-    def branch_jvp(self, at: Passage, t: Array) -> Array:
+    def branch_jvp(self, at: Intermediates, t: Array) -> Array:
         """Push the tangent `t` of `h` forward to ``branch_scale * r``."""
         return self.down_jvp(at, self.hidden_jvp(at, t))
 
     @np.errstate(all="ignore")
-    def hidden_jvp(self, at: Passage, t: Array) -> Array:
+    def hidden_jvp(self, at: Intermediates, t: Array) -> Array:
         """Push the tangent `t` of `h` forward to the hidden units, which in a linear branch are its output."""
         w, a = self.weights, self.weight_scale
         u = self._affine_jvp("pre", at.pre, t)
@@ -152,13 +158,13 @@ class Layer:
         return _through(gate_slope, a * (u @ w["gate"])) + _through(at.phi, a * (u @ w["up"]))
 
     @np.errstate(all="ignore")
-    def down_jvp(self, at: Passage, hidden: Array) -> Array:
+    def down_jvp(self, at: Intermediates, hidden: Array) -> Array:
         """Push a tangent of the hidden units forward to ``branch_scale * r``."""
         branch = hidden if self.block.branch == "linear" else self.weight_scale * (hidden @ self.weights["down"])
         return _times(self.branch_scale, self._affine_jvp("output", at.output, branch))
 
     @np.errstate(all="ignore")
-    def post_jvp(self, at: Passage, total: Array) -> Array:
+    def post_jvp(self, at: Intermediates, total: Array) -> Array:
         """Push a tangent of the sum of the two terms forward to the next state."""
         return self._affine_jvp("post", at.post, total)
 

@@ -11,7 +11,7 @@ from depthgauge._common.arrays import Array, Floats, Indices
 from depthgauge._common.results import shaped
 from depthgauge.backends.protocol import Keep, Results, Stack, flat_vectors
 from depthgauge.backends.reference import statistics
-from depthgauge.backends.reference.block import Layer, Passage
+from depthgauge.backends.reference.block import Intermediates, Layer
 
 # Thresholds on |phi'(z)|, rounded to the dtype of the states before they are compared.
 _LIVE = 0.1
@@ -138,7 +138,7 @@ def _gradient_statistics(g: Array, quantiles: tuple[float, ...]) -> dict[str, Ar
     return found
 
 
-def _block_statistics(activation: str, at: Passage, quantiles: tuple[float, ...]) -> dict[str, Array]:
+def _block_statistics(activation: str, at: Intermediates, quantiles: tuple[float, ...]) -> dict[str, Array]:
     steepness = np.abs(at.slope)
     known = ~np.isnan(at.z)  # shares count a NaN in neither
     live = known & (at.z > 0 if activation == "relu" else steepness > steepness.dtype.type(_LIVE))

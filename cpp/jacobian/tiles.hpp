@@ -1,4 +1,4 @@
-// Products of matrices whose right factor and result come in pieces of one cache line.
+// Products of matrices whose right factor and result come in tiles of one cache line.
 #pragma once
 
 #include "jacobian/kernels.hpp"
@@ -6,10 +6,10 @@
 
 namespace {
 
-using depthgauge::jacobian::Pieces;
+using depthgauge::jacobian::Tiles;
 
 template <class T>
-DG_INLINE T* piece(const Pieces<T>& p, int64_t row, int64_t group) {
+DG_INLINE T* tile(const Tiles<T>& p, int64_t row, int64_t group) {
   return p.data + row * p.row + group * p.group;
 }
 
@@ -18,7 +18,7 @@ DG_INLINE int64_t groups_of(int64_t columns) {
   return (columns + kLanes<T> - 1) / kLanes<T>;
 }
 
-// Rows in one stretch: whole pieces, and an odd number of them, so that neighbors do not share the sets of a cache.
+// Contiguous rows: whole tiles, and an odd number of them, so that neighbors do not share the sets of a cache.
 template <class T>
 DG_INLINE int64_t row_size(int64_t columns) {
   return (groups_of<T>(columns) | 1) * kLanes<T>;
@@ -30,18 +30,18 @@ DG_INLINE int64_t panel_size(int64_t rows) {
 }
 
 template <class T>
-DG_INLINE Pieces<T> rows_at(T* data, int64_t columns) {
+DG_INLINE Tiles<T> rows_at(T* data, int64_t columns) {
   return {data, row_size<T>(columns), kLanes<T>};
 }
 
 template <class T>
-DG_INLINE Pieces<T> panels_at(T* data, int64_t rows) {
+DG_INLINE Tiles<T> panels_at(T* data, int64_t rows) {
   return {data, kLanes<T>, panel_size<T>(rows)};
 }
 
 // Enough for either.
 template <class T>
-DG_INLINE int64_t pieces_size(int64_t rows, int64_t columns) {
+DG_INLINE int64_t tiles_size(int64_t rows, int64_t columns) {
   const int64_t in_rows = rows * row_size<T>(columns), in_panels = groups_of<T>(columns) * panel_size<T>(rows);
   return in_rows > in_panels ? in_rows : in_panels;
 }
@@ -56,10 +56,10 @@ constexpr int64_t kRowBlock = 96;
 template <class T>
 constexpr int64_t kPanelRows = sizeof(T) == 8 ? 256 : 512;
 
-// out[r] (+)= sum_k a[r, k] b[k] for R rows and one piece.  What is there is added last, so that many small terms are not
+// out[r] (+)= sum_k a[r, k] b[k] for R rows and one tile.  What is there is added last, so that many small terms are not
 // each rounded to its size.
 template <class T, int R, Over S>
-DG_INLINE void tile(const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
+DG_INLINE void multiply_rows(const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
   Vec<T> acc[R][kVectors] = {};
   add_rows_times(a, a_row, b, inner, acc);
   // Not known before this point: a vector of it would take a register from the loop, and put an operand on the stack.
@@ -74,36 +74,36 @@ DG_INLINE void tile(const T* a, int64_t a_row, const T* b, int64_t inner, T* out
 }
 
 template <class T, int R, Over S>
-void last_tile(int64_t rows, const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
+void multiply_last_rows(int64_t rows, const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
   if constexpr (R > 0) {
     if (rows == R)
-      tile<T, R, S>(a, a_row, b, inner, out, out_row, scale);
+      multiply_rows<T, R, S>(a, a_row, b, inner, out, out_row, scale);
     else
-      last_tile<T, R - 1, S>(rows, a, a_row, b, inner, out, out_row, scale);
+      multiply_last_rows<T, R - 1, S>(rows, a, a_row, b, inner, out, out_row, scale);
   }
 }
 
 template <class T, Over S>
-void multiply_part(const Pieces<T>& a, int64_t rows, const Pieces<T>& b, int64_t inner, int64_t groups,
-                   const Pieces<T>& out, T scale) {
+void multiply_part(const Tiles<T>& a, int64_t rows, const Tiles<T>& b, int64_t inner, int64_t groups,
+                   const Tiles<T>& out, T scale) {
   for (int64_t g = 0; g < groups; ++g) {
-    const T* panel = piece(b, 0, g);
+    const T* panel = tile(b, 0, g);
     int64_t r = 0;
     for (; r + kRows <= rows; r += kRows)
-      tile<T, kRows, S>(piece(a, r, 0), a.row, panel, inner, piece(out, r, g), out.row, scale);
+      multiply_rows<T, kRows, S>(tile(a, r, 0), a.row, panel, inner, tile(out, r, g), out.row, scale);
     if (r < rows)
-      last_tile<T, kRows - 1, S>(rows - r, piece(a, r, 0), a.row, panel, inner, piece(out, r, g), out.row, scale);
+      multiply_last_rows<T, kRows - 1, S>(rows - r, tile(a, r, 0), a.row, panel, inner, tile(out, r, g), out.row, scale);
   }
 }
 
-// out (+)= a b, with a's rows in one stretch and b in panels.  The terms of every element are added in one order, so that
+// out (+)= a b, with a in contiguous rows and b in panels.  The terms of every element are added in one order, so that
 // its bits depend on nothing else.
 template <class T>
-void multiply_pieces(const Pieces<T>& a, int64_t rows, const Pieces<T>& b, int64_t inner, int64_t groups,
-                     const Pieces<T>& out, Over over, T scale) {
+void multiply_tiles(const Tiles<T>& a, int64_t rows, const Tiles<T>& b, int64_t inner, int64_t groups,
+                     const Tiles<T>& out, Over over, T scale) {
   for (int64_t k = 0; k < inner || k == 0; k += kPanelRows<T>) {
     const int64_t n = smaller(kPanelRows<T>, inner - k);
-    const Pieces<T> some{a.data + k, a.row, a.group}, part{b.data + k * b.row, b.row, b.group};
+    const Tiles<T> some{a.data + k, a.row, a.group}, part{b.data + k * b.row, b.row, b.group};
     if (k > 0)
       multiply_part<T, Over::there>(some, rows, part, n, groups, out, scale);
     else if (over == Over::scaled)
