@@ -20,7 +20,7 @@ from depthgauge.studies.ablation import CHECKS, CONFIGURATIONS, TransportAblatio
 PUBLISHED = json.loads((Path(__file__).parents[1] / "data" / "transport_expected.json").read_text())
 NAMES = [configuration.name for configuration in CONFIGURATIONS]
 
-# Rounding differs between the backends and is carried through 96 layers, where a plain stack magnifies it.
+# Rounding differs between the backends, and over 96 layers a plain stack magnifies it.
 RELATIVE = 1e-10
 
 

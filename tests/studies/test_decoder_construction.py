@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from decoders import CONFIG, WORD, initialized, splitmix_words, touch, unchanged
 
-from depthgauge._common.arrays import Array
 from depthgauge.studies import decoder
 from depthgauge.studies.decoder import (
     BUDGET,
@@ -24,39 +19,11 @@ from depthgauge.studies.decoder import (
     DecoderConfig,
     Parameters,
     Preparation,
-    Record,
     SplitMix64,
     apply_rule,
     prepare,
     restore,
 )
-
-CONFIG = DecoderConfig(layers=3, width=8, heads=4, kv_heads=2, ff_width=5, vocabulary=11, max_positions=6)
-WORD = 2**64
-
-
-def splitmix_words(state: int, count: int) -> list[int]:
-    """Return outputs of SplitMix64 by Python's integers."""
-    words = []
-    for _ in range(count):
-        state = (state + 0x9E3779B97F4A7C15) % WORD
-        z = state
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % WORD
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % WORD
-        words.append(z ^ (z >> 31))
-    return words
-
-
-@contextmanager
-def unchanged(rng: SplitMix64, *stores: Parameters) -> Iterator[None]:
-    """Check that a block changes neither the generator nor a bit of the parameters, nor their stage."""
-
-    def look() -> list[Any]:
-        return [rng.state, *((store.stage, {name: a.tobytes() for name, a in store.items()}) for store in stores)]
-
-    before = look()
-    yield
-    assert look() == before
 
 
 class Undrawable(SplitMix64):
@@ -67,54 +34,6 @@ class Undrawable(SplitMix64):
 
     def random(self, shape: tuple[int, ...]) -> Any:
         raise AssertionError("it was drawn from")
-
-
-def initialized(seed: int = 5, config: DecoderConfig = CONFIG, rule: str = "depth") -> decoder.Initialization:
-    return prepare(config, BUDGET, SplitMix64(seed), rule=rule).complete()
-
-
-# --- the generator
-
-
-def test_splitmix_known_outputs() -> None:
-    """The outputs for seed 1234567 that implementations are commonly checked with."""
-    assert SplitMix64(1234567).integers(5).tolist() == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-        16408922859458223821,
-    ]
-
-
-@given(st.integers(0, WORD - 1), st.integers(0, 40), st.integers(0, 40))
-def test_splitmix_goes_on(seed: int, first: int, second: int) -> None:
-    rng = SplitMix64(seed)
-    together = [*rng.integers(first).tolist(), *rng.integers(second).tolist()]
-    assert together == splitmix_words(seed, first + second)
-    again = SplitMix64(rng.state)
-    assert again.integers(3).tolist() == rng.integers(3).tolist()
-
-
-@pytest.mark.parametrize("count", [0, 1, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 40_000])
-def test_splitmix_in_pieces(count: int) -> None:
-    rng = SplitMix64(WORD - 3)
-    words = splitmix_words(WORD - 3, count)
-    as_numpy: Any = np.int64(count)
-    assert rng.copy().integers(count).tolist() == rng.copy().integers(as_numpy).tolist() == words
-    assert rng.random((count,)).tolist() == [(word >> 11) * 2.0**-53 for word in words]
-    other = SplitMix64(WORD - 3)
-    other.skip(count)
-    assert rng.state == other.state == (WORD - 3 + count * 0x9E3779B97F4A7C15) % WORD
-
-
-@pytest.mark.parametrize(("seed", "error"), [(-1, ValueError), (WORD, ValueError), (1.0, TypeError), (True, TypeError)])
-def test_splitmix_refuses_seeds(seed: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="seed"):
-        SplitMix64(seed)
-
-
-# --- the values
 
 
 def test_draw_order_and_limits() -> None:
@@ -191,9 +110,6 @@ def test_dropping_a_preparation_changes_nothing() -> None:
         preparation = prepare(CONFIG, BUDGET, rng, parameters=blank)
         del preparation
     assert rng.integers(3).tolist() == splitmix_words(5, 3)
-
-
-# --- the refusals of preparation
 
 
 @pytest.mark.parametrize(
@@ -299,13 +215,6 @@ def test_wrong_kinds_and_names() -> None:
             restore(initialized().record, [])  # type: ignore[arg-type]
 
 
-# --- the refusals of completion
-
-
-def touch(array: Array, value: float) -> None:
-    array[(0,) * array.ndim] = value
-
-
 @pytest.mark.parametrize("name", ["embedding.weight", "blocks.1.attention.key.weight", "final_norm.gain"])
 @pytest.mark.parametrize("value", [0.25, math.nan, -0.0])
 def test_a_modified_parameter_is_named(name: str, value: float) -> None:
@@ -382,99 +291,3 @@ def test_a_reshaped_parameter() -> None:
     reshape(preparation)
     with unchanged(rng, preparation.parameters), pytest.raises(decoder.LayoutError, match=r"ffn\.down"):
         preparation.complete()
-
-
-# --- restoration
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_restored_exactly_and_never_rescaled(rule: str) -> None:
-    done = initialized(rule=rule)
-    record = Record.from_dict(json.loads(json.dumps(done.record.to_dict())))
-    assert record == done.record
-    restored = restore(record, dict(done.parameters))
-    assert restored.stage == "restored"
-    for name, array in restored.items():
-        assert array.tobytes() == done.parameters[name].tobytes()
-        assert not np.shares_memory(array, done.parameters[name])
-    again = restore(record, restored)
-    assert all(again[name].tobytes() == array.tobytes() for name, array in restored.items())
-
-
-def test_trained_values_are_restored_as_they_are() -> None:
-    done = initialized()
-    touch(done.parameters["embedding.weight"], math.nan)
-    assert math.isnan(restore(done.record, done.parameters)["embedding.weight"][0, 0])
-
-
-def swapped(arrays: dict[str, Array]) -> dict[str, Array]:
-    first, second, *rest = arrays.items()
-    return dict([second, first, *rest])
-
-
-LAYOUTS: dict[str, Callable[[dict[str, Array]], dict[str, Array]]] = {
-    "final_norm.gain": lambda arrays: {name: array for name, array in arrays.items() if name != "final_norm.gain"},
-    "lm_head.weight": lambda arrays: arrays | {"lm_head.weight": np.zeros((8, 11))},
-    "parameter 0 is 'blocks.0.attention_norm.gain'": swapped,
-    r"query.weight has shape \(4, 16\)": lambda arrays: {
-        name: array.reshape(4, 16) if name == "blocks.0.attention.query.weight" else array
-        for name, array in arrays.items()
-    },
-    "float32": lambda arrays: {name: array.astype(np.float32) for name, array in arrays.items()},
-}
-
-
-@pytest.mark.parametrize("words", LAYOUTS)
-def test_a_wrong_layout_is_named(words: str) -> None:
-    rng = SplitMix64(5)
-    done = prepare(CONFIG, BUDGET, rng).complete()
-    with unchanged(rng, done.parameters), pytest.raises(decoder.LayoutError, match=words):
-        restore(done.record, LAYOUTS[words](dict(done.parameters)))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"policy": "none"}, "factor"),
-        ({"policy": "lsuv"}, "lsuv"),
-        ({"policy": ["depth"]}, "policy"),
-        ({"base_initializer": "he"}, "base_initializer is 'he'"),
-        ({"factor": 1 / math.sqrt(6)}, "factor"),
-        ({"factor": math.nan}, "factor"),
-        ({"transformed": ()}, "transformed"),
-        ({"transformed": None}, "transformed"),
-        ({"generator_before": 6}, "generator_after"),
-        ({"generator_after": 5}, "generator_after"),
-        ({"generator_before": -1}, "generator|seed"),
-        ({"config": CONFIG.to_dict()}, "config must be a DecoderConfig"),
-        ({"config": dataclasses.replace(CONFIG, layers=2)}, "factor"),
-    ],
-)
-def test_a_record_that_contradicts_itself(change: dict[str, Any], words: str) -> None:
-    rng = SplitMix64(5)
-    done = prepare(CONFIG, BUDGET, rng).complete()
-    record = dataclasses.replace(done.record, **change)
-    with unchanged(rng, done.parameters), pytest.raises(decoder.RecordError, match=words):
-        restore(record, done.parameters)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"factor": None}, {"more": 1}, {"generator_after": 7}, {"generator_before": "seven"}, {"config": {"layers": 0}}],
-)
-def test_fields_that_are_no_record(change: dict[str, Any]) -> None:
-    fields = initialized().record.to_dict() | change
-    if change == {"factor": None}:
-        del fields["factor"]
-    with pytest.raises(decoder.RecordError):
-        Record.from_dict(fields)
-
-
-def test_results_are_plain_to_keep() -> None:
-    done = initialized()
-    for thing in (done, done.parameters, done.record, prepare(CONFIG, BUDGET, SplitMix64(5)), SplitMix64(5)):
-        assert "\n" not in repr(thing)
-    kept = pickle.loads(pickle.dumps(done))
-    assert kept.parameters["embedding.weight"].tobytes() == done.parameters["embedding.weight"].tobytes()
-    with pytest.raises(TypeError, match="DecoderConfig"):
-        Parameters({})  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import itertools
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -335,3 +336,9 @@ def test_partials_and_wrappers_can_be_swept() -> None:
     result = dg.sweep(functools.partial(plain, 3), {}, seeds=2)
     assert result.attrs["name"] == "plain"
     assert result["y"].values.tolist() == [[3, 0], [3, 1]]
+
+
+def test_both_functions_are_at_home_in_the_package() -> None:
+    for function in (dg.sweep, dg.read_store):
+        assert function.__module__ == "depthgauge"
+        assert pickle.loads(pickle.dumps(function)) is function

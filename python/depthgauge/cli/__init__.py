@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"depthgauge {dg.__version__}")
-    # The description lists the commands, with more room than argparse gives them.
+    # The description lists the commands, at greater length than argparse does.
     commands = parser.add_subparsers(prog="depthgauge", metavar="COMMAND", help=argparse.SUPPRESS)
     parser.set_defaults(command=None)
     transport.add(commands)

@@ -124,7 +124,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _seeds(asked: int | None, study: Study, studies: int) -> int | None:
-    """Return the seeds asked for; beside other studies a long one, which has few, takes no more than those."""
+    """Return the seeds asked for; beside other studies a long one takes no more than its own."""
     if asked is None or studies == 1 or study.seeds >= SEEDS:
         return asked
     return min(asked, study.seeds)

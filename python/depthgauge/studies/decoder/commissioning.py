@@ -143,15 +143,12 @@ def commission(
     checks.instance("budget", budget, Budget)
     if (input_ids is None) != (target_ids is None):
         raise ValueError("input_ids and target_ids go together; give both or neither")
-    if isinstance(compare, str) or not isinstance(compare, Iterable):
-        raise TypeError(f"compare must be a sequence of rules' ids; got {compare!r}")
-    others = [find_rule(name).id for name in compare]
+    others = _compared(compare)
     rng = SplitMix64(seed)
     budget.check(config)
     if input_ids is None or target_ids is None:
         input_ids, target_ids = example_sequence(config.max_positions, config.vocabulary)
     sequence = read_sequence(config, input_ids, target_ids, None)
-
     done = prepare(config, budget, rng).complete()
 
     def observed(parameters: Parameters) -> Observation:
@@ -167,6 +164,12 @@ def commission(
         control=observed(done.control),
         comparisons={rule: observed(apply_rule(rule, done.control)) for rule in others},
     )
+
+
+def _compared(names: Sequence[str]) -> list[str]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"compare must be a sequence of rules' ids; got {names!r}")
+    return [find_rule(name).id for name in names]
 
 
 def example_sequence(positions: int, vocabulary: int) -> tuple[list[int], list[int]]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from depthgauge.studies import checks
 from depthgauge.studies.arrays import Floats, float_array
 from depthgauge.studies.decoder.errors import NonFiniteRatioError, NonFiniteValueError, NormalizerError
-from depthgauge.studies.decoder.model import loss_derivative
+from depthgauge.studies.decoder.model import LossDerivative, loss_derivative
 from depthgauge.studies.decoder.parameters import Parameters
 from depthgauge.studies.decoder.rms_norm import rms
 from depthgauge.studies.decoder.sequence import Tokens, Validity, valid_count
@@ -261,7 +261,11 @@ def observe(
         If an argument is of the wrong kind.
     """
     found = loss_derivative(parameters, input_ids, target_ids, valid, gradients=False, backend=backend, threads=threads)
-    labels = parameters.config.site_labels()
+    return _observation(parameters.config.site_labels(), found)
+
+
+def _observation(labels: tuple[str, ...], found: LossDerivative) -> Observation:
+    """Return what is observed of states and adjoints, which must be finite and have an end to be taken to."""
     activation_rms = np.array(_labelled_rms("state", zip(labels, found.states, strict=True)))
     if not math.isfinite(found.mean_loss):
         raise NonFiniteValueError(f"the mean loss is {found.mean_loss}, though all states are finite")

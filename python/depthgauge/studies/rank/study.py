@@ -181,8 +181,7 @@ def run_study(
     ImportError
         If an optional package is missing (extra ``studies``).
     """
-    checks.instance("study", study, Study)
-    check_packages([study])
+    check_packages([checks.instance("study", study, Study)])
     started = time.perf_counter()
     count = checks.integer("seeds", (QUICK_SEEDS if quick else study.seeds) if seeds is None else seeds, minimum=1)
     features = checks.integer(

@@ -18,7 +18,7 @@ from depthgauge.studies.rank.networks import DTYPE, generated
 # The RMS norm before the readout, alone: a block whose branch is left out.
 FINAL_NORM = dg.Block(branch="linear", branch_scale=0.0, pre_norm="none", post_norm="rms")
 
-# Examples classified at once: so few that BLAS takes no threads of its own beside the sweep's.
+# Examples classified at once: a batch so small that BLAS takes no threads of its own beside the sweep's.
 _AT_ONCE = 128
 
 # Streams of a seed's normals, beside those of its stack.
