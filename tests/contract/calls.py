@@ -89,11 +89,6 @@ class Call:
         arrays = {name: draw(name, sizes, axes, dtype, seed) for name, axes in self.arrays.items()}
         return Case(self, sizes, dtype, arrays)
 
-    def axis(self, letter: str, axes: Axes) -> int | None:
-        """Return the axis of that letter, from the end."""
-        letters = axes.split()
-        return letters.index(letter) - len(letters) if letter in letters else None
-
 
 @dataclass(frozen=True)
 class Case:
@@ -130,9 +125,7 @@ class Case:
 
     def part(self, letter: str, index: slice) -> Case:
         """Return the arguments of some of the examples, or of some replicates."""
-        arrays = {
-            name: along(array, self.call, self.call.arrays[name], letter, index) for name, array in self.arrays.items()
-        }
+        arrays = {name: along(array, self.call.arrays[name], letter, index) for name, array in self.arrays.items()}
         return dataclasses.replace(self, arrays=arrays)
 
 
@@ -156,9 +149,15 @@ def draw(name: str, sizes: Sizes, axes: Axes, dtype: np.dtype[Any], seed: int) -
     return values.astype(dtype)
 
 
-def along(array: Array, call: Call, axes: Axes, letter: str, index: slice) -> Array:
+def axis_of(letter: str, axes: Axes) -> int | None:
+    """Return the axis of that letter, counted from the end."""
+    letters = axes.split()
+    return letters.index(letter) - len(letters) if letter in letters else None
+
+
+def along(array: Array, axes: Axes, letter: str, index: slice) -> Array:
     """Return part of an array along the axis of that letter, if it has one."""
-    axis = call.axis(letter, axes)
+    axis = axis_of(letter, axes)
     if axis is None:
         return array
     return np.ascontiguousarray(np.moveaxis(np.moveaxis(array, axis, 0)[index], 0, axis))
@@ -166,7 +165,7 @@ def along(array: Array, call: Call, axes: Axes, letter: str, index: slice) -> Ar
 
 def arrays_in(result: Any, name: str = "") -> Iterator[tuple[str, Array]]:
     """Iterate over the arrays of a result and their names, dotted where results hold results."""
-    if isinstance(result, np.ndarray | np.generic):
+    if isinstance(result, np.ndarray | np.generic | float):
         yield name, np.asarray(result)
         return
     parts: Mapping[Any, Any] = {}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from every_block import PLACES, every_block, label
 from problems import Array, assert_close, assert_same_bits, empty_problems, random_problem
-from torch_stack import TorchStack
+from torch_equation import TorchEquation
 
 import depthgauge as dg
 from depthgauge.equation import BRANCHES
@@ -40,7 +40,7 @@ FEW = pytest.mark.parametrize(
 def test_autograd_agrees(rng: np.random.Generator, block: dg.Block) -> None:
     torch = pytest.importorskip("torch")
     p = random_problem(rng, block, 3, 6, 9, 3)
-    stack = TorchStack(torch, p)
+    stack = TorchEquation(torch, p)
     # Examples do not couple, so that the derivatives of a sum over them are each example's own.
     of_sum = torch.func.jacrev(lambda x: stack.output(x).sum(0))(torch.from_numpy(p.x))
     want = np.moveaxis(of_sum.detach().numpy(), 1, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from every_block import PLACES, every_block, label
 from problems import BIASES, GAINS, MATRICES, SHIFTS, Array, assert_close, random_problem
-from torch_stack import TorchStack
+from torch_equation import TorchEquation
 
 import depthgauge as dg
 from depthgauge.equation import BRANCHES
@@ -80,7 +80,7 @@ def test_weight_gradients_are_slopes_of_finite_differences(
 def test_autograd_agrees(rng: np.random.Generator, block: dg.Block, backend: str) -> None:
     torch = pytest.importorskip("torch")
     p = random_problem(rng, block, 3, 6, 9, 5)
-    other = TorchStack(torch, p)
+    other = TorchEquation(torch, p)
     output = other.output(other.x)
     output.backward(torch.from_numpy(p.vector))
     fwd = dg.forward(p.block, p.weights, p.x, backend=backend)

@@ -1,4 +1,4 @@
-"""The block equation in torch, for autograd to differentiate."""
+"""The block equation in torch, every option of it, for autograd to differentiate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from problems import Problem
 
 
-class TorchStack:
+class TorchEquation:
     """A problem's stack, written from the definition of the block equation."""
 
     def __init__(self, torch: Any, p: Problem) -> None:
