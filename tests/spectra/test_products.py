@@ -222,6 +222,6 @@ def test_the_range_of_numbers_is_no_limit(backend: str, rng: np.random.Generator
 
 def test_the_transposed_product_has_the_same_values(backend: str, rng: np.random.Generator) -> None:
     factors = [rng.standard_normal((n, m)) for n, m in [(8, 6), (9, 8), (7, 9)]]
-    turned = [factor.T for factor in factors[::-1]]
-    got, want = (dg.log_singular_values(f, backend=backend) for f in (turned, factors))
+    transposed = [factor.T for factor in factors[::-1]]
+    got, want = (dg.log_singular_values(f, backend=backend) for f in (transposed, factors))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-12)

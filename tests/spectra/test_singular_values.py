@@ -212,13 +212,13 @@ def test_rotations_and_permutations_change_nothing_but_rounding(size: int, backe
     want = dg.singular_values(a, backend=backend)
     limit = 3 * limit_of(size, backend)
     rows, columns = rng.permutation(size), rng.permutation(size)
-    turned = orthogonal(rng, 1, size) @ a @ orthogonal(rng, 1, size)
-    for changed in (a[:, rows][:, :, columns], -a, a.swapaxes(1, 2), a[:, ::-1], turned):
+    rotated = orthogonal(rng, 1, size) @ a @ orthogonal(rng, 1, size)
+    for changed in (a[:, rows][:, :, columns], -a, a.swapaxes(1, 2), a[:, ::-1], rotated):
         assert np.all(errors(dg.singular_values(changed, backend=backend), want) <= limit)
 
 
 def test_an_oblong_matrix_and_its_transpose_agree_to_the_bit(dtype: np.dtype[Any], backend: str) -> None:
     for rows, columns in ((1, 5), (3, 4), (7, 30), (32, 33), (20, 130), (3, 2000)):
         a = gaussians(5, rows, columns, dtype)
-        turned = np.ascontiguousarray(a.swapaxes(1, 2))
-        assert_same_bits(dg.singular_values(turned, backend=backend), dg.singular_values(a, backend=backend))
+        transposed = np.ascontiguousarray(a.swapaxes(1, 2))
+        assert_same_bits(dg.singular_values(transposed, backend=backend), dg.singular_values(a, backend=backend))
