@@ -110,3 +110,9 @@ def kinds_of_matrices(rng: np.random.Generator, rows: int, columns: int) -> dict
         "relu product": first @ product,
         "residual product": np.eye(rows, small) @ residual,
     }
+
+
+def gaussians(count: int, rows: int, columns: int, dtype: Any, seed: int = 0) -> Array:
+    """Return so many matrices of normals."""
+    drawn = np.random.default_rng([seed, rows, columns]).standard_normal((count, rows, columns))
+    return drawn.astype(dtype)

@@ -57,8 +57,8 @@ struct LanesStep {
   Vec<T> *y, *old_y, *v, *old_v;  // by column
 };
 
-// A reflector I - factor x x', of a vector with first entry `head`, the sum of whose squares is `square`: x differs from
-// it by `delta` in its first entry.
+// A reflector I - factor x x', of a vector with first entry `head`, the sum of whose squares is `square`: x differs
+// from it by `delta` in its first entry.
 template <class T>
 struct LanesReflector {
   DG_INLINE LanesReflector(Vec<T> head, Vec<T> square) {

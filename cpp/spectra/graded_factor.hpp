@@ -35,7 +35,8 @@ DG_INLINE bool read_line(const char* from, int64_t step, int64_t count, double* 
   return check == 0;
 }
 
-// Transposes the factor: column c becomes row to[c] of `transposed`, unless to[c] < 0.  False if an entry is not finite.
+// Transposes the factor: column c becomes row to[c] of `transposed`, unless to[c] < 0.  False if an entry is not
+// finite.
 template <class T>
 inline bool read_factor(GradedProduct* p, const Factor& f, const int64_t* to) {
   const int64_t size = static_cast<int64_t>(sizeof(T));

@@ -30,8 +30,8 @@ DG_INLINE ScaleBy<T> scale_by(const Scan& scan) {
   return {power_of_two<T>(half), power_of_two<T>(static_cast<S>(e - half))};
 }
 
-// Runs of `size` numbers, as many as a vector has or more, one of each matrix, to the lanes of vectors that are `stride`
-// apart.  Null stands for zeros.
+// Runs of `size` numbers, as many as a vector has or more, one of each matrix, to the lanes of vectors that are
+// `stride` apart.  Null stands for zeros.
 template <class T>
 DG_INLINE void pack_runs(const char* const* runs, const ScaleBy<T>* scales, int64_t size, T* to, int64_t stride) {
   constexpr int W = kWidth<T>;

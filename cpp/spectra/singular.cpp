@@ -60,8 +60,8 @@ class Workspace {
   int64_t columns_;
 };
 
-// A work queue for what is done again and again on the same memory: each worker takes the item it had before, whose data
-// its core still holds, or any that is left.
+// A work queue for what is done again and again on the same memory: each worker takes the item it had before, whose
+// data its core still holds, or any that is left.
 class AffinityQueue {
  public:
   static constexpr int kMost = 64;

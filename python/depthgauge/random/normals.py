@@ -77,23 +77,20 @@ def normal(
     and f the highest bit of a, and t = (a mod 2^(q-1)) / 2^(q-1) - 1/2 in float64, or t = (2 a + 1 mod 2^32, read as a
     signed number) / 2^32 in float32, the pair is C = (-1)^e R cos(pi t / 2), S = R sin(pi t / 2) in this order, or S, C
     where f is 1.  Logarithm, sine and cosine are polynomials in a fixed order, right to about two units in the last
-    place; the bits are those of ``backends/_random.py``.
+    place; the bits are those of ``backends/reference/philox.py``.
     """
     key = seed_of("seed", seed)
     layer = _below("stream", stream, _STREAM_BITS)
-    sizes = [shape] if hasattr(shape, "__index__") and np.ndim(shape) == 0 else shape
-    if isinstance(sizes, str | bytes | Mapping | Set) or not hasattr(sizes, "__iter__"):
-        raise TypeError(f"shape must be an integer or a sequence of integers; got {shape!r}")
-    axes = tuple(arguments.integer(f"shape[{axis}]", size, minimum=0) for axis, size in enumerate(sizes))
+    sizes = _sizes(shape)
     kind = supported_dtype("dtype", dtype)
-    if kind.itemsize * math.prod(max(size, 1) for size in axes) > np.iinfo(np.intp).max:
-        raise ValueError(f"shape={axes} asks for more bytes than the {np.iinfo(np.intp).max} that an array may have")
+    if kind.itemsize * math.prod(max(size, 1) for size in sizes) > np.iinfo(np.intp).max:
+        raise ValueError(f"shape={sizes} asks for more bytes than the {np.iinfo(np.intp).max} that an array may have")
     workers = arguments.thread_count(threads)
-    out = _core.empty((1, 1, math.prod(axes)), kind)
+    out = _core.empty((1, 1, math.prod(sizes)), kind)
     get_backend(backend).fill_normals(
         out, np.array([key], np.uint64), first_layer=layer, matrix=0, deviation=1.0, threads=workers
     )
-    return shaped(out, axes)
+    return shaped(out, sizes)
 
 
 def seed_of(name: str, value: Any) -> int:
@@ -103,6 +100,14 @@ def seed_of(name: str, value: Any) -> int:
             f"{name} must be an integer; got a SeedSequence, s, which makes one: int(s.generate_state(1, np.uint64)[0])"
         )
     return _below(name, value, _KEY_BITS)
+
+
+def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Return a shape, checked, as a tuple."""
+    axes = [shape] if hasattr(shape, "__index__") and np.ndim(shape) == 0 else shape
+    if isinstance(axes, str | bytes | Mapping | Set) or not hasattr(axes, "__iter__"):
+        raise TypeError(f"shape must be an integer or a sequence of integers; got {shape!r}")
+    return tuple(arguments.integer(f"shape[{axis}]", size, minimum=0) for axis, size in enumerate(axes))
 
 
 def _below(name: str, value: object, bits: int) -> int:

@@ -185,7 +185,7 @@ def estimate_spread(
 
 
 def _estimate(operator: Operator, probes: int, steps: int, seed: int) -> Estimate:
-    room = min(int(_SHARE * operator.columns), probes * steps // 2)
+    budget = min(int(_SHARE * operator.columns), probes * steps // 2)
     top = TopPart(np.empty(0), np.empty((0, operator.rows)), np.empty((0, operator.columns)))
     # Signs have no variance where the operator is diagonal.
     start = 2.0 * _generator(seed, 0).integers(0, 2, (probes, operator.columns), np.int8) - 1.0
@@ -193,7 +193,7 @@ def _estimate(operator: Operator, probes: int, steps: int, seed: int) -> Estimat
         steps = min(steps, operator.columns - len(top.values))
         lanczos = Bidiagonalization(operator, start, steps, top)
         lanczos.advance(min(_LOOK, steps))
-        more = _worthwhile(lanczos.quadrature(_LOOK), top.values, room, probes * (2 * steps - 1))
+        more = _worthwhile(lanczos.quadrature(_LOOK), top.values, budget, probes * (2 * steps - 1))
         if not more:
             break
         rng = _generator(seed, stream)
@@ -201,7 +201,7 @@ def _estimate(operator: Operator, probes: int, steps: int, seed: int) -> Estimat
         if not len(found.values):
             break
         top = top.extended(found)
-        room -= len(found.values)
+        budget -= len(found.values)
         # The choice of the top part rests on the probes before, so they cannot serve for the rest as well. Normal
         # vectors stay uniform in direction under the projection.
         start = rng.standard_normal((probes, operator.columns))
@@ -213,8 +213,8 @@ def _generator(seed: int, stream: int) -> np.random.Generator:
     return np.random.default_rng((seed, stream))
 
 
-def _worthwhile(rest: Measure, known: Floats, room: int, products: int) -> int:
-    """Return how many more of the largest singular values to compute; 0 where quadrature alone does as well.
+def _worthwhile(rest: Measure, known: Floats, budget: int, products: int) -> int:
+    """Return how many more of the largest singular values to compute, up to `budget`; 0 where quadrature does as well.
 
     A probe's estimate of a sum of f over some values has variance 2 sum (f - mean f)² over them.  What counts is that
     of the rest times the products it all takes, `products` of them for the quadrature.
@@ -233,7 +233,7 @@ def _worthwhile(rest: Measure, known: Floats, room: int, products: int) -> int:
     variance = 2.0 / len(rest.nodes) * np.maximum(spread, 0.0) + _PRECISION**2
     taken = np.ceil(np.append(0.0, np.cumsum(counts))).astype(np.int64)
     price = np.where(taken > 0, products + products_for(taken), products)
-    cost = np.where(taken <= room, variance * price, np.inf)
+    cost = np.where(taken <= budget, variance * price, np.inf)
     fewest = int(np.argmax(cost <= _SLACK * np.min(cost)))
     return int(taken[fewest]) if _GAIN * cost[fewest] < cost[0] else 0
 

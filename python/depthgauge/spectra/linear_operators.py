@@ -1,4 +1,4 @@
-"""Linear operators for iterative methods: read from a caller, turned upright, scaled to order one, counted."""
+"""Linear operators for iterative methods: read from a caller, tall or transposed, scaled to order one, counted."""
 
 from __future__ import annotations
 

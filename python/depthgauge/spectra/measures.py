@@ -14,7 +14,7 @@ import numpy as np
 from depthgauge._common.arrays import Array, Floats, Indices
 
 # Up to this many values a matrix, sums go over columns, each a vector of all matrices; beyond, along rows.
-_FEW = 8
+_SHORT = 8
 # Values a block: what is computed of them stays in cache.
 _BLOCK = 1 << 14
 # exp(-800) is 0, so this stands in for the logarithm of 0 in 0 ln 0 = 0.
@@ -112,12 +112,12 @@ def _blocks(count: int, full: int) -> list[slice]:
 
 def _columns(rows: Array) -> Array:
     """Return (N, p) as (p, N) in float64, laid out for `_sum`."""
-    return np.array(rows.T, np.float64, order="C" if rows.shape[1] <= _FEW else "F")
+    return np.array(rows.T, np.float64, order="C" if rows.shape[1] <= _SHORT else "F")
 
 
 def _sum(columns: Array) -> Array:
     """Sum (p, N) over p, in an order that depends on p alone."""
-    if len(columns) > _FEW:
+    if len(columns) > _SHORT:
         total: Array = np.sum(columns, axis=0)
         return total
     total = columns[0].copy()

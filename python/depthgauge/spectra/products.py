@@ -37,7 +37,7 @@ def log_singular_values(
         By default ``DEPTHGAUGE_BACKEND``, or native.
     threads : int, optional
         At most so many threads, by default ``DEPTHGAUGE_NUM_THREADS`` or the CPUs this process may use; products are
-        shared out among them, and one product takes one.
+        distributed over them, and one product takes one.
 
     Returns
     -------
@@ -85,28 +85,32 @@ def log_singular_values(
     prefixes = arguments.flag("prefixes", prefixes)
     if isinstance(factors, list | tuple):
         matrices = _chain(factors)
-        if not matrices:
-            raise ValueError(
-                "factors is empty, which leaves the size of the product unknown; pass an array of shape (..., 0, d, d)"
-            )
     else:
-        stack = float_array("factors", factors)
-        if stack.ndim < 3 or (stack.shape[-1] != stack.shape[-2] and stack.shape[-3] != 1):
-            raise ValueError(
-                f"factors must have shape (..., L, d, d), or be a list of matrices that chain; got {stack.shape}"
-            )
-        matrices = [stack[..., layer, :, :] for layer in range(stack.shape[-3])]
-        if not matrices:
-            # The product of none is the identity; there is nothing after each.
-            size = stack.shape[-1]
-            return np.zeros((*stack.shape[:-3], 0, size) if prefixes else (*stack.shape[:-3], size))
-    leading = matrices[0].shape[:-2]
+        stack = _stack(factors)
+        *leading, depth, _, size = stack.shape
+        if not depth:  # the product of none is the identity; there is nothing after each
+            return np.zeros((*leading, 0, size) if prefixes else (*leading, size))
+        matrices = [stack[..., layer, :, :] for layer in range(depth)]
     logs = implementation.log_singular_values(matrices, prefixes=prefixes, threads=workers)
-    return shaped(logs, leading + logs.shape[1:])
+    return shaped(logs, matrices[0].shape[:-2] + logs.shape[1:])
+
+
+def _stack(factors: object) -> Array:
+    """Return a stack of factors, checked; a lone one need not be square."""
+    stack = float_array("factors", factors)
+    if stack.ndim < 3 or (stack.shape[-1] != stack.shape[-2] and stack.shape[-3] != 1):
+        raise ValueError(
+            f"factors must have shape (..., L, d, d), or be a list of matrices that chain; got {stack.shape}"
+        )
+    return stack
 
 
 def _chain(factors: Sequence[npt.ArrayLike]) -> list[Array]:
-    """Return the factors with all the same leading axes."""
+    """Return the factors of a list, checked, with all the same leading axes."""
+    if not factors:
+        raise ValueError(
+            "factors is empty, which leaves the size of the product unknown; pass an array of shape (..., 0, d, d)"
+        )
     matrices = [float_array(f"factors[{index}]", factor) for index, factor in enumerate(factors)]
     for index, matrix in enumerate(matrices):
         require_dtype(f"factors[{index}]", matrix, matrices[0].dtype, "factors[0]")

@@ -63,25 +63,25 @@ def _silu(z: Floats) -> tuple[Floats, Floats]:
 
 def _gelu(z: Floats) -> tuple[Floats, Floats]:
     """Return z Phi(z), Phi being the normal distribution function, and Phi(z) + z times the normal density."""
-    wide = z.astype(np.longdouble)
-    argument = -wide / np.sqrt(np.longdouble(2))
+    extended = z.astype(np.longdouble)
+    argument = -extended / np.sqrt(np.longdouble(2))
     t = argument.astype(np.float64)
     # In the tail erfc magnifies the rounding of its argument by 2 t**2; this is the first-order remedy.
     lost = np.where((t > 0) & (t < 30), (argument - t) * 2 * t, 0).astype(np.float64)
     distribution = 0.5 * np.asarray(_erfc(t), np.float64) * np.exp(-lost)
-    density = (np.exp(-wide * wide / 2) / np.sqrt(2 * _PI)).astype(np.float64)
+    density = (np.exp(-extended * extended / 2) / np.sqrt(2 * _PI)).astype(np.float64)
     return _times(z, distribution), distribution + _times(z, density)
 
 
 def _gelu_tanh(z: Floats) -> tuple[Floats, Floats]:
     """Return 0.5 z (1 + tanh(s / 2)), as z times the logistic function of s, which keeps the negative tail."""
-    wide = z.astype(np.longdouble)
+    extended = z.astype(np.longdouble)
     rate = np.sqrt(8 / _PI)
-    s = rate * (wide + _TANH_CUBIC * wide**3)
+    s = rate * (extended + _TANH_CUBIC * extended**3)
     rising, falling = _logistic(s), _logistic(-s)
-    slope = rising * (1 + _times(wide * rate * (1 + 3 * _TANH_CUBIC * wide**2), falling))
-    slope = np.where(rising == 0, np.where(np.isnan(z), wide, 0), slope)
-    return _times(wide, rising).astype(np.float64), slope.astype(np.float64)
+    slope = rising * (1 + _times(extended * rate * (1 + 3 * _TANH_CUBIC * extended**2), falling))
+    slope = np.where(rising == 0, np.where(np.isnan(z), extended, 0), slope)
+    return _times(extended, rising).astype(np.float64), slope.astype(np.float64)
 
 
 def _logistic(z: npt.NDArray[np.floating[Any]]) -> Any:

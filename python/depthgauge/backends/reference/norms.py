@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge._common.arrays import Array, Floats
+from depthgauge._common.scaling import split_exponent, top_exponent
 from depthgauge.equation import Block
 
 _CENTERED = ("layer", "layer_detached", "center")
@@ -46,7 +47,7 @@ def normed(norm: str, block: Block, x: Array) -> Normed:
     if norm not in _RESCALED:
         return Normed(norm, value)
     eps = float(x.dtype.type(block.eps))
-    exponent = np.maximum(row_exponent(value), math.frexp(math.sqrt(eps))[1] if eps else -(2**30))
+    exponent = np.maximum(top_exponent(value, -1), math.frexp(math.sqrt(eps))[1] if eps else -(2**30))
     scaled = np.ldexp(value, -exponent)
     root = np.sqrt(_mean(scaled**2) + np.ldexp(eps, -2 * exponent))
     return Normed(norm, _divided(scaled, root), root, exponent)
@@ -71,15 +72,8 @@ def derivative(at: Normed, v: Array) -> Floats:
     return w
 
 
-def row_exponent(value: Floats) -> npt.NDArray[Any]:
-    """Return the binary exponent of the largest magnitude of each row, shape (..., 1); 0 where it is not finite."""
-    top = np.max(np.abs(value), axis=-1, keepdims=True, initial=0.0)
-    return np.frexp(np.where(np.isfinite(top), top, 0.0))[1]
-
-
 def _centered(value: Floats) -> Floats:
-    exponent = row_exponent(value)
-    scaled = np.ldexp(value, -exponent)
+    scaled, exponent = split_exponent(value, -1)
     # The first element goes first, so that a constant row gives exactly 0 whatever the mean rounds to.
     shifted = scaled - scaled[..., :1]
     return np.asarray(np.ldexp(shifted - _mean(shifted), exponent))

@@ -6,13 +6,11 @@ squared.  Statistics of nothing are NaN.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from depthgauge._common.arrays import Array, Floats, Indices
-from depthgauge.backends.reference.norms import row_exponent
+from depthgauge._common.scaling import split_exponent
 
 _PAIR = (-2, -1)
 
@@ -22,8 +20,8 @@ def rms(a: Array) -> Floats:
     count = a.shape[-1] * a.shape[-2]
     if not count:
         return np.full(a.shape[:-2], np.nan)
-    scaled, exponent = _scaled(a)
-    return np.asarray(np.ldexp(np.sqrt(np.sum(scaled**2, axis=_PAIR) / count), exponent))
+    scaled, exponent = split_exponent(a, _PAIR)
+    return np.asarray(np.ldexp(np.sqrt(np.sum(scaled**2, axis=_PAIR) / count), exponent[..., 0, 0]))
 
 
 def max_abs(a: Array) -> Floats:
@@ -42,9 +40,9 @@ def batch_mean_norm(a: Array) -> Floats:
     """Return the Euclidean norm of the mean over examples, shape (...)."""
     if not a.shape[-1] * a.shape[-2]:
         return np.full(a.shape[:-2], np.nan)
-    scaled, exponent = _scaled(a)
+    scaled, exponent = split_exponent(a, _PAIR)
     mean = np.sum(scaled, axis=-2) / a.shape[-2]
-    norm = np.ldexp(np.sqrt(np.sum(mean**2, axis=-1)), exponent)
+    norm = np.ldexp(np.sqrt(np.sum(mean**2, axis=-1)), exponent[..., 0, 0])
     # Opposite infinities would cancel to NaN.
     return np.where(np.isnan(a).any(axis=_PAIR), np.nan, np.where(np.isinf(a).any(axis=_PAIR), np.inf, norm))
 
@@ -71,8 +69,7 @@ def mean_cosine(a: Array) -> Floats:
     examples = a.shape[-2]
     if examples < 2 or not a.shape[-1]:
         return np.full(a.shape[:-2], np.nan)
-    value = a.astype(np.float64)
-    scaled = np.ldexp(value, -row_exponent(value))
+    scaled, _ = split_exponent(a, -1)
     length = np.sqrt(np.sum(scaled**2, axis=-1, keepdims=True))
     units = scaled / np.where(length == 0, 1.0, length)
     pairs = np.sum(np.sum(units, axis=-2) ** 2, axis=-1) - np.sum(units**2, axis=_PAIR)
@@ -93,9 +90,3 @@ def quantiles_of_magnitude(a: Array, levels: tuple[float, ...]) -> Floats:
     step = np.where((low == high) | (weight == 0), 0.0, (high - low) * weight)
     # NaN sorts last.
     return np.where(np.isnan(ordered[..., -1:]), np.nan, low + step)
-
-
-def _scaled(a: Array) -> tuple[Floats, Any]:
-    value = a.astype(np.float64)
-    exponent = row_exponent(value.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1]))[..., 0]
-    return np.ldexp(value, -exponent[..., None, None]), exponent
