@@ -1,11 +1,12 @@
 #include "stack/plan.hpp"
+#include "stack/pool.hpp"
 #include "stack/shares.hpp"
 
 namespace depthgauge::stack {
 
 template <class T>
 void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& rows,
-             const JvpResults<T>& results, const Resources& resources) {
+         const JvpResults<T>& results, const Resources& resources) {
   const Kernels<T> table = kernels<T>(resources.target);
   const Plan plan = make_plan(stack, probes, resources.threads, by_set(stack));
   const auto units = static_cast<int64_t>(plan.units.size());
@@ -56,8 +57,8 @@ void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const
 }
 
 template void jvp(const Stack<float>&, const TapeArrays<float>&, int64_t, const Rows<float>&,
-                      const JvpResults<float>&, const Resources&);
+                  const JvpResults<float>&, const Resources&);
 template void jvp(const Stack<double>&, const TapeArrays<double>&, int64_t, const Rows<double>&,
-                      const JvpResults<double>&, const Resources&);
+                  const JvpResults<double>&, const Resources&);
 
 }  // namespace depthgauge::stack
