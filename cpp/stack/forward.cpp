@@ -1,13 +1,13 @@
 #include <algorithm>
 
 #include "stack/forward_statistics.hpp"
-#include "stack/shares.hpp"
+#include "stack/work_queue.hpp"
 
 namespace depthgauge::stack {
 namespace {
 
-// The forward pass of one call.  States are made a segment of layers at a time: within it every group goes on by itself,
-// and then the statistics of all groups are put together in their fixed order.
+// The forward pass of one call.  States are made a segment of layers at a time: within it every group goes on by
+// itself, and then the statistics of all groups are put together in their fixed order.
 template <class T>
 class Forward {
  public:
@@ -33,7 +33,7 @@ class Forward {
     for (int64_t first = 0; first <= stack_.depth; first += statistics_.segment()) {
       const int64_t count = std::min(statistics_.segment(), stack_.depth + 1 - first);
       statistics_.begin_segment();
-      Shares(plan_.batches, count).run(resources_.threads, resources_.stop,
+      WorkQueue(plan_.batches, count).run(resources_.threads, resources_.stop,
                                        [&](const Batch& batch, int64_t slot, int worker) {
                                          make_states(batch, first + slot, slot, worker);
                                        });
@@ -95,8 +95,8 @@ class Forward {
       job.unit_live = statistics_.unit_live(slot, unit.replicate);
       job.examples = unit.examples;
     }
-    table_.forward(stack_.equation, stack_.layer(batch.set, l, l + 1), jobs, count, scratch_.get() + worker * scratch_size_,
-                   resources_.stop);
+    table_.forward(stack_.equation, stack_.layer(batch.set, l, l + 1), jobs, count,
+                   scratch_.get() + worker * scratch_size_, resources_.stop);
     for (int64_t j = 0; j < count; ++j) statistics_.keep(slot, batch.first + j, jobs[j]);
   }
 

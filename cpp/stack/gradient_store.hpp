@@ -8,8 +8,8 @@
 
 namespace depthgauge::stack {
 
-// What the weight gradients of one layer need of every group, kept until all groups have gone back through the block and
-// the outer products over them can be taken.
+// What the weight gradients of one layer need of every group, kept until all groups have gone back through the block
+// and the outer products over them can be taken.
 template <class T>
 class GradientStore {
  public:

@@ -1,6 +1,6 @@
 #include "stack/plan.hpp"
 #include "stack/pool.hpp"
-#include "stack/shares.hpp"
+#include "stack/work_queue.hpp"
 
 namespace depthgauge::stack {
 
@@ -45,7 +45,7 @@ void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const
                     results.output + (unit.probe * stack.replicates + unit.replicate) * stack.examples * d);
     }
   };
-  Shares(plan.batches, states).run(resources.threads, resources.stop, make_tangents);
+  WorkQueue(plan.batches, states).run(resources.threads, resources.stop, make_tangents);
   if (resources.stop()) return;
   for (int64_t pr = 0; pr < probes * stack.replicates; ++pr)
     for (int64_t l = 0; l < states; ++l) {

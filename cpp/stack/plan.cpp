@@ -51,14 +51,14 @@ template <class T>
 TapeSizes tape_sizes(const Stack<T>& stack) {
   const Equation& eq = stack.equation;
   const int64_t blocks = stack.replicates * stack.depth * stack.groups();
-  const int64_t wide = blocks * eq.width * kGroup<T>, hidden = blocks * eq.hidden * kGroup<T>;
+  const int64_t rows = blocks * eq.width * kGroup<T>, hidden = blocks * eq.hidden * kGroup<T>;
   TapeSizes sizes{};
   sizes.states = stack.replicates * (stack.depth + 1) * stack.groups() * eq.width * kGroup<T>;
   for (int place = 0; place < kPlaces; ++place)
     if (eq.norm[place] != Norm::none && eq.norm[place] != Norm::dyt)
       sizes.factors[place] = blocks * static_cast<int64_t>(sizeof(NormFactors<T>) / sizeof(T));
-  if (stack.active(kOutput)) sizes.branch = wide;
-  if (stack.active(kPost)) sizes.sum = wide;
+  if (stack.active(kOutput)) sizes.branch = rows;
+  if (stack.active(kPost)) sizes.sum = rows;
   const bool gated = eq.branch == Branch::gated;
   if (one_bit(eq.activation) && !gated)
     sizes.positive = blocks * eq.hidden;

@@ -4,7 +4,7 @@
 #include "stack/plan.hpp"
 #include "stack/pool.hpp"
 #include "stack/quantiles.hpp"
-#include "stack/shares.hpp"
+#include "stack/work_queue.hpp"
 #include "stack/weight_gradients.hpp"
 
 namespace depthgauge::stack {
@@ -53,7 +53,7 @@ class Vjp {
   T* scratch(int worker) const { return scratch_.get() + worker * scratch_size_; }
 
   void run_through() {
-    Shares(plan_.batches, stack_.depth + 1)
+    WorkQueue(plan_.batches, stack_.depth + 1)
         .run(resources_.threads, resources_.stop, [&](const Batch& batch, int64_t step, int worker) {
           make_gradients(batch, stack_.depth - step, worker);
         });

@@ -85,7 +85,8 @@ OuterProduct<T> WeightGradients<T>::product_of(const RowBlock& block, int64_t l)
   product.groups = owner.last - owner.first;
   product.columns = product.stride = columns(block.field);
   // branch_scale is already in the gradient that the up products see.
-  product.factor = static_cast<T>(stack_.equation.weight_scale) * (block.field == kDown ? stack_.branch_scale[l] : T(1));
+  product.factor =
+      static_cast<T>(stack_.equation.weight_scale) * (block.field == kDown ? stack_.branch_scale[l] : T(1));
   return product;
 }
 
@@ -162,7 +163,8 @@ std::vector<std::vector<int64_t>> replicate_blocks(const Stack<T>& stack, const 
   constexpr int64_t kBytes = 256 << 20;
   const std::vector<int64_t> order = by_set(stack);
   if (!results.weight_gradients) return {order};
-  const int64_t each = layers_at_once(stack) * stack.groups() * 64 * (3 * stack.equation.width + 3 * stack.equation.hidden);
+  const int64_t features = 3 * stack.equation.width + 3 * stack.equation.hidden;
+  const int64_t each = layers_at_once(stack) * stack.groups() * 64 * features;
   std::vector<std::vector<int64_t>> blocks;
   int64_t used = 0;
   for (size_t i = 0; i < order.size(); ++i) {

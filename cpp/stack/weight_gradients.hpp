@@ -9,8 +9,8 @@
 
 namespace depthgauge::stack {
 
-// Those of some replicates of one call.  While the groups go back through one block, `tasks` of the block that they went
-// through before can be done, on any thread; `prepare` comes before them and `reduce` after.
+// Those of some replicates of one call.  While the groups go back through one block, `tasks` of the block that they
+// went through before can be done, on any thread; `prepare` comes before them and `reduce` after.
 template <class T>
 class WeightGradients {
  public:
