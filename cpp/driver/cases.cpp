@@ -147,7 +147,7 @@ std::vector<Case> special_cases() {
         c.equation.width = 2, c.equation.hidden = 3, c.examples = 135, c.replicates = 3, c.own_weights = true;
         c.equation.activation = Activation::leaky_relu;
       }),
-      // More layers than one stretch of the forward pass.
+      // More layers than one segment of the forward pass.
       changed([](Case& c) { c.equation.width = 3, c.depth = 67, c.replicates = 2, c.own_inputs = true; }),
       // Nothing to do.
       changed([](Case& c) { c.replicates = 0; }),

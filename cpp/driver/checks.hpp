@@ -33,7 +33,7 @@ void check_random(Target target);
 // The pool of threads by itself.
 void check_pool();
 
-// Batches shared among its threads.
-void check_shares();
+// Batches that its threads divide among them.
+void check_work_queue();
 
 }  // namespace depthgauge::driver

@@ -25,7 +25,7 @@ void check_precision(Target target, uint64_t salt, int stride, bool quick) {
 
 void run(bool quick) {
   check_pool();
-  check_shares();
+  check_work_queue();
   std::string names;
   const std::vector<Target> targets = supported_targets();
   // Where there are several instruction sets, two of them share the cases.

@@ -1,4 +1,4 @@
-// The product with the columns of a weight matrix, for groups of examples or for the few that there are.
+// The product with the columns of a weight matrix, for groups of examples or for a small batch.
 #pragma once
 
 #include "stack/gemm.hpp"
@@ -7,7 +7,7 @@ namespace {
 
 // Examples, of all groups together, up to which the product is with the weights as they lie: a group costs as much
 // whether it is full or not, and packing as much as several examples.
-constexpr int kFewExamples = 4;
+constexpr int kSmallBatch = 4;
 
 // Rows of weights a step, which are read in parallel.
 constexpr int kStepRows = 8;
@@ -43,7 +43,7 @@ DG_INLINE int64_t sums_size(int64_t outputs) {
 // c[j] (+)= sum_k x[k] W[k, j] for the first `examples` lanes of a group; the last one is repeated in the other lanes.
 // Every sum is that of `multiply_group`, term by term.
 template <class T>
-void multiply_few(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, int examples, T* c,
+void multiply_small_batch(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, int examples, T* c,
                   bool accumulate, T* sums) {
   const int64_t size = sums_size<T>(outputs);
   for (int e = 0; e < examples; ++e)
@@ -65,25 +65,25 @@ void multiply_few(const T* w, int64_t stride, int64_t inner, int64_t outputs, co
 template <class T>
 class Columns {
  public:
-  // Packs into `memory`; or, for a few examples, multiplies with the weights as they lie and has its sums there.
-  DG_INLINE Columns(const T* w, int64_t stride, int64_t inner, int64_t outputs, bool few, T* memory)
-      : w_(w), stride_(stride), inner_(inner), outputs_(outputs), memory_(memory), few_(few) {
-    if (w && !few) pack_columns(w, stride, inner, outputs, memory);
+  // Packs into `memory`; or, for a small batch, multiplies with the weights as they lie and has its sums there.
+  DG_INLINE Columns(const T* w, int64_t stride, int64_t inner, int64_t outputs, bool small_batch, T* memory)
+      : w_(w), stride_(stride), inner_(inner), outputs_(outputs), memory_(memory), small_batch_(small_batch) {
+    if (w && !small_batch) pack_columns(w, stride, inner, outputs, memory);
   }
 
   // c (+)= x W for a group with that many examples.
-  DG_INLINE void multiply(const T* x, int examples, T* c, bool accumulate, Prefetch& soon) const {
-    if (few_)
-      multiply_few(w_, stride_, inner_, outputs_, x, examples, c, accumulate, memory_);
+  DG_INLINE void multiply(const T* x, int examples, T* c, bool accumulate, Prefetch& prefetch) const {
+    if (small_batch_)
+      multiply_small_batch(w_, stride_, inner_, outputs_, x, examples, c, accumulate, memory_);
     else
-      multiply_group<T, Layout::panels>(memory_, panel_stride<T>(inner_), inner_, outputs_, x, c, accumulate, soon);
+      multiply_group<T, Layout::panels>(memory_, panel_stride<T>(inner_), inner_, outputs_, x, c, accumulate, prefetch);
   }
 
  private:
   const T* w_;
   int64_t stride_, inner_, outputs_;
   T* memory_;
-  bool few_;
+  bool small_batch_;
 };
 
 }  // namespace

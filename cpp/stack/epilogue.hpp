@@ -1,8 +1,8 @@
 // Where the forward pass leaves its results.
 //
-// Every value that the block equation names goes through `emit` exactly once: u, z, the up path of a gated branch,
-// phi(z), their product, the branch, what its output norm makes of it, the residual sum, and what the post norm makes of
-// that.  Sums of products, derivatives and statistics are scratch and do not.  So a rounding of results has one place.
+// Every value that the block equation makes goes through `emit` exactly once: u, z, the up path of a gated branch,
+// phi(z), their product, the branch, what its output norm makes of it, the residual sum, and what the post norm makes
+// of that.  Sums of products, derivatives and statistics do not.  So a rounding of results has one place.
 #pragma once
 
 #include "common/simd.hpp"

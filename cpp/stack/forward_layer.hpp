@@ -12,15 +12,15 @@ using depthgauge::stack::kMaxJobs;
 template <class T, bool Record>
 DG_INLINE void hidden_chunk(const Equation& eq, const Layer<T>& layer, const Columns<T>& up, const Columns<T>& gate,
                             const T* input, int examples, int64_t j0, int64_t n, T* z, T* up_path,
-                            HiddenRecord<T>& record, Prefetch& soon) {
+                            HiddenRecord<T>& record, Prefetch& prefetch) {
   const T* b_up = layer.b_up ? layer.b_up + j0 : nullptr;
   if (eq.branch == Branch::gated) {
-    up.multiply(input, examples, up_path, false, soon);
+    up.multiply(input, examples, up_path, false, prefetch);
     add_bias(up_path, n, static_cast<T>(eq.weight_scale), b_up);
-    gate.multiply(input, examples, z, false, soon);
+    gate.multiply(input, examples, z, false, prefetch);
     activate<T, Record>(eq, z, n, layer.b_gate ? layer.b_gate + j0 : nullptr, up_path, record);
   } else {
-    up.multiply(input, examples, z, false, soon);
+    up.multiply(input, examples, z, false, prefetch);
     activate<T, Record>(eq, z, n, b_up, static_cast<const T*>(nullptr), record);
   }
 }
@@ -93,8 +93,8 @@ void residual_normed(const Equation& eq, const Layer<T>& layer, T* r, ForwardJob
 template <class T>
 void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* jobs, int64_t count, T* memory,
                    const Stop& stop) {
-  const bool few = hold_few(jobs, count);
-  const int64_t d = eq.width, m = eq.hidden, chunk = few ? chunk_of_few(eq) : chunk_size<T>(eq);
+  const bool small_batch = is_small_batch(jobs, count);
+  const int64_t d = eq.width, m = eq.hidden, chunk = small_batch ? small_batch_chunk(eq) : chunk_size<T>(eq);
   Scratch<T> scratch{memory};
   const T* input[kMaxJobs];
   T* r[kMaxJobs];
@@ -113,15 +113,12 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
   }
   T* hidden = scratch.take_group(chunk);
   T* up_path = scratch.take_group(chunk);
-  T* room_up = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(d, chunk));
-  T* room_gate = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(d, chunk));
-  T* room_down = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(chunk, d));
+  T* packed[3];
+  take_columns(eq, chunk, small_batch, scratch, packed);
   for (int64_t j0 = 0; j0 < m; j0 += chunk) {
     const int64_t n = smaller(chunk, m - j0);
-    const Columns<T> up(layer.up + j0, m, d, n, few, room_up);
-    const Columns<T> gate(eq.branch == Branch::gated ? layer.gate + j0 : nullptr, m, d, n, few, room_gate);
-    const Columns<T> down(eq.branch == Branch::linear ? nullptr : layer.down + j0 * d, d, n, d, few, room_down);
-    Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
+    const ChunkColumns<T> columns(eq, layer, j0, n, small_batch, packed);
+    Prefetch prefetch = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
       ForwardJob<T>& job = jobs[g];
@@ -135,12 +132,13 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
       record.examples = (1u << job.examples) - 1u;
       T* const kept = job.tape.activation ? job.tape.activation + at : nullptr;
       T* z = eq.branch == Branch::linear ? r[g] + at : kept ? kept : hidden;
-      soon.group(kept ? kept : record.derivative, n, steps_of(n, d));
-      hidden_chunk<T, true>(eq, layer, up, gate, input[g], job.examples, j0, n, z, up_path, record, soon);
+      prefetch.group(kept ? kept : record.derivative, n, steps_of(n, d));
+      hidden_chunk<T, true>(eq, layer, columns.up, columns.gate, input[g], job.examples, j0, n, z, up_path, record,
+                            prefetch);
       job.live += record.live;
       job.saturated += record.saturated;
-      if (j0 + n == m) soon.group(job.next, d, steps_of(d, n));
-      if (eq.branch != Branch::linear) down.multiply(z, job.examples, r[g], j0 > 0, soon);
+      if (j0 + n == m) prefetch.group(job.next, d, steps_of(d, n));
+      if (eq.branch != Branch::linear) columns.down.multiply(z, job.examples, r[g], j0 > 0, prefetch);
     }
   }
   const bool plain = !active(eq, layer, kOutput) && !active(eq, layer, kPost);
@@ -151,7 +149,8 @@ void forward_layer(const Equation& eq, const Layer<T>& layer, ForwardJob<T>* job
     else
       residual_normed(eq, layer, r[g], job);
     job.next_pool = pool(*job.moments, job.examples);
-    totals_of<T>(d, job.examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(job.next + k * kLanes<T>); }, job.totals);
+    const auto next = [&](int64_t k) DG_INLINE_LAMBDA { return load_row(job.next + k * kLanes<T>); };
+    totals_of<T>(d, job.examples, next, job.totals);
   }
 }
 

@@ -26,7 +26,7 @@ constexpr int64_t kInner = 128;
 
 DG_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Memory that will be needed soon, brought towards the core a few lines at a time between microkernels: blocks of
+// Memory that comes next, brought towards the core a few lines at a time between microkernels: blocks of
 // weights for the next chunk, and what one group is about to read from or write to the tape.  Left to the hardware,
 // every short row of a block, and every line of a fresh tape, would begin with a wait for memory.
 class Prefetch {
@@ -118,8 +118,8 @@ DG_INLINE void add_panel_times(const T* w, const T* x, int64_t inner, Vec<T> (&a
   add_products<T, R, kRows <= 6 ? 4 : 1>(weight, x, inner, acc);
 }
 
-// How a block of weights lies: panels of kRows outputs, inner index by inner index, one `stride` after the other; or rows
-// of a matrix `stride` apart.
+// How a block of weights lies: panels of kRows outputs, inner index by inner index, one `stride` after the other; or
+// rows of a matrix `stride` apart.
 enum class Layout { panels, rows };
 
 // c[r] (+)= sum_k w(r, k) x[k] for R outputs.
@@ -137,7 +137,7 @@ DG_INLINE void microkernel(const T* w, int64_t stride, const T* x, int64_t inner
     for (int v = 0; v < kVectors; ++v) store(c + r * kLanes<T> + v * kWidth<T>, acc[r][v]);
 }
 
-// The last, narrower block of outputs.
+// The last block of outputs, of fewer.
 template <class T, int R, Layout layout, bool Accumulate>
 void remainder(int64_t rows, const T* w, int64_t stride, const T* x, int64_t inner, T* c) {
   if constexpr (R > 0) {
@@ -149,11 +149,11 @@ void remainder(int64_t rows, const T* w, int64_t stride, const T* x, int64_t inn
 }
 
 template <class T, Layout layout, bool Accumulate>
-void multiply_block(const T* w, int64_t stride, int64_t outputs, const T* x, int64_t inner, T* c, Prefetch& soon) {
+void multiply_block(const T* w, int64_t stride, int64_t outputs, const T* x, int64_t inner, T* c, Prefetch& prefetch) {
   const int64_t next = layout == Layout::panels ? stride : kRows * stride;
   int64_t j = 0;
   for (; j + kRows <= outputs; j += kRows, w += next) {
-    soon.step();
+    prefetch.step();
     microkernel<T, kRows, layout, Accumulate>(w, stride, x, inner, c + j * kLanes<T>);
   }
   if (j < outputs)
@@ -163,14 +163,14 @@ void multiply_block(const T* w, int64_t stride, int64_t outputs, const T* x, int
 // c[j] (+)= sum_k x[k] w(j, k), where panels hold columns of a matrix: x W, and rows: W x.
 template <class T, Layout layout>
 void multiply_group(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, T* c, bool accumulate,
-                    Prefetch& soon) {
+                    Prefetch& prefetch) {
   for (int64_t k = 0; k < inner || k == 0; k += kInner, accumulate = true) {
     const int64_t n = smaller(kInner, inner - k);
     const T* const from = w + k * (layout == Layout::panels ? kRows : 1);
     if (accumulate)
-      multiply_block<T, layout, true>(from, stride, outputs, x + k * kLanes<T>, n, c, soon);
+      multiply_block<T, layout, true>(from, stride, outputs, x + k * kLanes<T>, n, c, prefetch);
     else
-      multiply_block<T, layout, false>(from, stride, outputs, x + k * kLanes<T>, n, c, soon);
+      multiply_block<T, layout, false>(from, stride, outputs, x + k * kLanes<T>, n, c, prefetch);
   }
 }
 

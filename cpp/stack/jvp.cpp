@@ -1,11 +1,12 @@
 #include "stack/plan.hpp"
-#include "stack/shares.hpp"
+#include "stack/pool.hpp"
+#include "stack/work_queue.hpp"
 
 namespace depthgauge::stack {
 
 template <class T>
 void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& rows,
-             const JvpResults<T>& results, const Resources& resources) {
+         const JvpResults<T>& results, const Resources& resources) {
   const Kernels<T> table = kernels<T>(resources.target);
   const Plan plan = make_plan(stack, probes, resources.threads, by_set(stack));
   const auto units = static_cast<int64_t>(plan.units.size());
@@ -44,7 +45,7 @@ void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const
                     results.output + (unit.probe * stack.replicates + unit.replicate) * stack.examples * d);
     }
   };
-  Shares(plan.batches, states).run(resources.threads, resources.stop, make_tangents);
+  WorkQueue(plan.batches, states).run(resources.threads, resources.stop, make_tangents);
   if (resources.stop()) return;
   for (int64_t pr = 0; pr < probes * stack.replicates; ++pr)
     for (int64_t l = 0; l < states; ++l) {
@@ -56,8 +57,8 @@ void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const
 }
 
 template void jvp(const Stack<float>&, const TapeArrays<float>&, int64_t, const Rows<float>&,
-                      const JvpResults<float>&, const Resources&);
+                  const JvpResults<float>&, const Resources&);
 template void jvp(const Stack<double>&, const TapeArrays<double>&, int64_t, const Rows<double>&,
-                      const JvpResults<double>&, const Resources&);
+                  const JvpResults<double>&, const Resources&);
 
 }  // namespace depthgauge::stack

@@ -36,7 +36,8 @@ void residual_jvp(const Equation& eq, const Layer<T>& layer, T* r, JvpJob<T>& jo
       [&]() DG_INLINE_LAMBDA { sum.flush(); });
   if (post)
     norm_derivative(
-        eq.norm[kPost], eq, job.tape.sum, job.tape.factors[kPost], r, [](int64_t, Row<T> x) DG_INLINE_LAMBDA { return x; },
+        eq.norm[kPost], eq, job.tape.sum, job.tape.factors[kPost], r,
+        [](int64_t, Row<T> x) DG_INLINE_LAMBDA { return x; },
         [&](int64_t k, int chain, Row<T> x) DG_INLINE_LAMBDA {
           const Row<T> y = post_gain(k, x);
           sum.add(chain, y);
@@ -49,8 +50,8 @@ void residual_jvp(const Equation& eq, const Layer<T>& layer, T* r, JvpJob<T>& jo
 template <class T>
 void jvp_layer(const Equation& eq, const Layer<T>& layer, JvpJob<T>* jobs, int64_t count, T* memory,
                    const Stop& stop) {
-  const bool few = hold_few(jobs, count);
-  const int64_t d = eq.width, m = eq.hidden, chunk = few ? chunk_of_few(eq) : chunk_size<T>(eq);
+  const bool small_batch = is_small_batch(jobs, count);
+  const int64_t d = eq.width, m = eq.hidden, chunk = small_batch ? small_batch_chunk(eq) : chunk_size<T>(eq);
   const T scale = static_cast<T>(eq.weight_scale);
   Scratch<T> scratch{memory};
   const T* input[kMaxJobs];
@@ -63,8 +64,10 @@ void jvp_layer(const Equation& eq, const Layer<T>& layer, JvpJob<T>* jobs, int64
       T* u = scratch.take_group(d);
       const Affine<T> gain{layer.gain[kPre], nullptr};
       norm_derivative(
-          eq.norm[kPre], eq, job.state, job.tape.factors[kPre], job.tangent, [](int64_t, Row<T> x) DG_INLINE_LAMBDA { return x; },
-          [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(u + k * kLanes<T>, gain(k, x)); }, []() DG_INLINE_LAMBDA {});
+          eq.norm[kPre], eq, job.state, job.tape.factors[kPre], job.tangent,
+          [](int64_t, Row<T> x) DG_INLINE_LAMBDA { return x; },
+          [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(u + k * kLanes<T>, gain(k, x)); },
+          []() DG_INLINE_LAMBDA {});
       input[g] = u;
     }
     r[g] = scratch.take_group(d);
@@ -72,15 +75,12 @@ void jvp_layer(const Equation& eq, const Layer<T>& layer, JvpJob<T>* jobs, int64
   }
   T* hidden = scratch.take_group(chunk);
   T* up_path = scratch.take_group(chunk);
-  T* room_up = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(d, chunk));
-  T* room_gate = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(d, chunk));
-  T* room_down = scratch.take(few ? few_sums<T>(eq) : packed_size<T>(chunk, d));
+  T* packed[3];
+  take_columns(eq, chunk, small_batch, scratch, packed);
   for (int64_t j0 = 0; j0 < m; j0 += chunk) {
     const int64_t n = smaller(chunk, m - j0);
-    const Columns<T> up(layer.up + j0, m, d, n, few, room_up);
-    const Columns<T> gate(eq.branch == Branch::gated ? layer.gate + j0 : nullptr, m, d, n, few, room_gate);
-    const Columns<T> down(eq.branch == Branch::linear ? nullptr : layer.down + j0 * d, d, n, d, few, room_down);
-    Prefetch soon = fetch_next(eq, layer, j0, chunk, count);
+    const ChunkColumns<T> columns(eq, layer, j0, n, small_batch, packed);
+    Prefetch prefetch = fetch_next(eq, layer, j0, chunk, count);
     for (int64_t g = 0; g < count; ++g) {
       if (stop()) return;
       const Tape<T>& tape = jobs[g].tape;
@@ -90,17 +90,17 @@ void jvp_layer(const Equation& eq, const Layer<T>& layer, JvpJob<T>* jobs, int64
       const T* derivative = tape.derivative ? tape.derivative + at : nullptr;
       T* z = eq.branch == Branch::linear ? r[g] + at : hidden;
       if (eq.branch == Branch::gated) {
-        gate.multiply(input[g], examples, z, false, soon);
+        columns.gate.multiply(input[g], examples, z, false, prefetch);
         apply_derivative(eq, z, n, scale, positive, derivative);
-        up.multiply(input[g], examples, up_path, false, soon);
+        columns.up.multiply(input[g], examples, up_path, false, prefetch);
         apply_derivative<T>(eq, up_path, n, scale, nullptr, tape.gate_value + at);
         for (int64_t j = 0; j < n; ++j)
           store_row(z + j * kLanes<T>, load_row(z + j * kLanes<T>) + load_row(up_path + j * kLanes<T>));
       } else {
-        up.multiply(input[g], examples, z, false, soon);
+        columns.up.multiply(input[g], examples, z, false, prefetch);
         apply_derivative(eq, z, n, scale, positive, derivative);
       }
-      if (eq.branch != Branch::linear) down.multiply(z, examples, r[g], j0 > 0, soon);
+      if (eq.branch != Branch::linear) columns.down.multiply(z, examples, r[g], j0 > 0, prefetch);
     }
   }
   for (int64_t g = 0; g < count; ++g) residual_jvp(eq, layer, r[g], jobs[g]);

@@ -21,7 +21,7 @@ enum Place { kPre, kOutput, kPost, kPlaces };
 template <class T>
 inline constexpr int kGroup = 64 / static_cast<int>(sizeof(T));
 inline constexpr int kMaxGroup = 16;
-// Groups a call: enough to pay for packing the weights, few enough that their states stay in the caches.
+// Groups a call: enough to pay for packing the weights, and so few that their states stay in the caches.
 inline constexpr int kMaxJobs = 16;
 // Rows of a weight gradient a call.
 inline constexpr int kOuterRows = 48;
@@ -39,7 +39,9 @@ struct Equation {
 };
 
 // The derivative of these is 1 or `slope`, so that the tape needs a bit a unit.
-__attribute__((always_inline)) inline bool one_bit(Activation a) { return a == Activation::relu || a == Activation::leaky_relu; }
+__attribute__((always_inline)) inline bool one_bit(Activation a) {
+  return a == Activation::relu || a == Activation::leaky_relu;
+}
 
 // One layer of one set of weights; absent arrays are null.
 template <class T>

@@ -26,22 +26,22 @@ DG_INLINE int64_t chunk_size(const Equation& eq) {
   return (((eq.hidden + chunks - 1) / chunks + unit - 1) / unit) * unit;
 }
 
-// The same for few examples, which read each weight once: long pieces of its rows, and hidden units that stay in the
+// The same for a small batch, which reads each weight once: long runs of its rows, and hidden units that stay in the
 // caches.
-DG_INLINE int64_t chunk_of_few(const Equation& eq) { return smaller(eq.hidden, 1024); }
+DG_INLINE int64_t small_batch_chunk(const Equation& eq) { return smaller(eq.hidden, 1024); }
 
-// Whether few examples in all are in the groups of a call.
+// Whether the groups of a call hold a small batch in all.
 template <class Job>
-DG_INLINE bool hold_few(const Job* jobs, int64_t count) {
+DG_INLINE bool is_small_batch(const Job* jobs, int64_t count) {
   int64_t examples = 0;
   for (int64_t g = 0; g < count; ++g) examples += jobs[g].examples;
-  return examples <= kFewExamples;
+  return examples <= kSmallBatch;
 }
 
 DG_INLINE int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }
 
-// What the chunk after [j0, j0 + chunk) reads, of the next layer after the last chunk, to be fetched while `jobs` groups
-// pass through this chunk.
+// What the chunk after [j0, j0 + chunk) reads, of the next layer after the last chunk, to be fetched while `jobs`
+// groups pass through this chunk.
 template <class T>
 DG_INLINE Prefetch fetch_next(const Equation& eq, const Layer<T>& layer, int64_t j0, int64_t chunk, int64_t jobs) {
   const int64_t d = eq.width, m = eq.hidden;
@@ -50,12 +50,12 @@ DG_INLINE Prefetch fetch_next(const Equation& eq, const Layer<T>& layer, int64_t
   const T* const up = last ? layer.next_up : layer.up;
   const T* const gate = last ? layer.next_gate : layer.gate;
   const T* const down = last ? layer.next_down : layer.down;
-  Prefetch soon;
-  if (up) soon.add_weights(up + from, m, d, n);
-  if (gate) soon.add_weights(gate + from, m, d, n);
-  if (down) soon.add_weights(down + from * d, d, n, d);
-  soon.spread(jobs * (steps_of(n, d) * (gate ? 2 : 1) + steps_of(d, n) * (down ? 1 : 0)));
-  return soon;
+  Prefetch prefetch;
+  if (up) prefetch.add_weights(up + from, m, d, n);
+  if (gate) prefetch.add_weights(gate + from, m, d, n);
+  if (down) prefetch.add_weights(down + from * d, d, n, d);
+  prefetch.spread(jobs * (steps_of(n, d) * (gate ? 2 : 1) + steps_of(d, n) * (down ? 1 : 0)));
+  return prefetch;
 }
 
 // Scratch for one call, cut from one aligned block.  Every part is a whole number of cache lines.
@@ -78,11 +78,11 @@ DG_INLINE int64_t packed_rows_stride(int64_t inner) {
   return padded(inner) + kLanes<T>;
 }
 
-// What `Columns` needs of one matrix in a pass of few examples.
+// What `Columns` needs of one matrix for a small batch.
 template <class T>
-DG_INLINE int64_t few_sums(const Equation& eq) {
-  const int64_t chunk = chunk_of_few(eq);
-  return padded(kFewExamples * sums_size<T>(chunk > eq.width ? chunk : eq.width));
+DG_INLINE int64_t small_batch_sums(const Equation& eq) {
+  const int64_t chunk = small_batch_chunk(eq);
+  return padded(kSmallBatch * sums_size<T>(chunk > eq.width ? chunk : eq.width));
 }
 
 // The largest scratch of the three kernels, in elements: two buffers of states a job, and three chunks of hidden units
@@ -92,10 +92,31 @@ int64_t layer_scratch(const Equation& eq, int64_t jobs) {
   const int64_t d = eq.width, chunk = chunk_size<T>(eq);
   const int64_t block = padded(packed_size<T>(d, chunk)) + padded(packed_size<T>(chunk, d)) +
                         padded(chunk * packed_rows_stride<T>(d)) + padded(d * packed_rows_stride<T>(chunk));
-  const int64_t many = 4 * padded(chunk * kLanes<T>) + 3 * block;
-  const int64_t few = 2 * padded(chunk_of_few(eq) * kLanes<T>) + 3 * few_sums<T>(eq);
-  return jobs * 2 * padded(d * kLanes<T>) + (many > few ? many : few) + 64;
+  const int64_t large = 4 * padded(chunk * kLanes<T>) + 3 * block;
+  const int64_t small = 2 * padded(small_batch_chunk(eq) * kLanes<T>) + 3 * small_batch_sums<T>(eq);
+  return jobs * 2 * padded(d * kLanes<T>) + (large > small ? large : small) + 64;
 }
+
+// Memory for the columns of up, gate and down, chunk after chunk.
+template <class T>
+DG_INLINE void take_columns(const Equation& eq, int64_t chunk, bool small_batch, Scratch<T>& scratch, T* (&memory)[3]) {
+  const int64_t d = eq.width;
+  memory[0] = scratch.take(small_batch ? small_batch_sums<T>(eq) : packed_size<T>(d, chunk));
+  memory[1] = scratch.take(small_batch ? small_batch_sums<T>(eq) : packed_size<T>(d, chunk));
+  memory[2] = scratch.take(small_batch ? small_batch_sums<T>(eq) : packed_size<T>(chunk, d));
+}
+
+// Those of hidden units [j0, j0 + n), as far as the branch has them.
+template <class T>
+struct ChunkColumns {
+  Columns<T> up, gate, down;
+  DG_INLINE ChunkColumns(const Equation& eq, const Layer<T>& layer, int64_t j0, int64_t n, bool small_batch,
+                         T* const (&memory)[3])
+      : up(layer.up + j0, eq.hidden, eq.width, n, small_batch, memory[0]),
+        gate(eq.branch == Branch::gated ? layer.gate + j0 : nullptr, eq.hidden, eq.width, n, small_batch, memory[1]),
+        down(eq.branch == Branch::linear ? nullptr : layer.down + j0 * eq.width, eq.width, n, eq.width, small_batch,
+             memory[2]) {}
+};
 
 template <class T>
 DG_INLINE void set_zero(T* group, int64_t features) {

@@ -24,10 +24,10 @@ struct SafeRange<float> {
 
 // A running sum for each lane, in double whatever the lanes are.
 template <class T>
-struct WideSum;
+struct DoubleSum;
 
 template <>
-struct WideSum<double> {
+struct DoubleSum<double> {
   Vec<double> v[kVectors] = {};
   DG_INLINE void add(Row<double> r) {
     for (int i = 0; i < kVectors; ++i) v[i] += r.v[i];
@@ -38,7 +38,7 @@ struct WideSum<double> {
 };
 
 template <>
-struct WideSum<float> {
+struct DoubleSum<float> {
   Vec<double> v[2 * kVectors] = {};
   DG_INLINE void add(Row<float> r) {
     for (int i = 0; i < kVectors; ++i) {
@@ -54,15 +54,15 @@ struct WideSum<float> {
   }
 };
 
-// Sums of up to kBlock terms are taken in the lanes' own precision, in two chains, and then added to the wide sum: such
-// a sum neither stalls nor costs more than the terms do.
+// Sums of up to kBlock terms are taken in the lanes' own precision, in two chains, and then added to the sum in double:
+// such a sum neither stalls nor costs more than the terms do.
 constexpr int kBlock = 16;
 constexpr int kChains = 2;
 
 template <class T>
 struct LaneSum {
   Row<T> part[kChains] = {};
-  WideSum<T> total;
+  DoubleSum<T> total;
   DG_INLINE void add(int chain, Row<T> x) { part[chain] = part[chain] + x; }
   DG_INLINE void add_product(int chain, Row<T> x, Row<T> y) { part[chain] = fma(x, y, part[chain]); }
   DG_INLINE void flush() {
@@ -154,7 +154,7 @@ DG_INLINE unsigned take_moments(const MomentSum<T>& sum, Moments* m) {
     const Int<T> fine = (t == Vec<T>{}) | ((t >= splat(SafeRange<T>::low)) & (t <= splat(SafeRange<T>::high)));
     odd |= (bits(~fine) << (i * kWidth<T>));
   }
-  WideSum<T> top;
+  DoubleSum<T> top;
   top.add(sum.top);
   sum.squares.result(m->sum_squares);
   __builtin_memcpy(m->max_abs, top.v, sizeof top.v);
@@ -271,7 +271,8 @@ void group_moments(const T* group, int64_t d, int examples, Moments* m, Pool* p,
       [&]() DG_INLINE_LAMBDA { sum.flush(); });
   finish(sum, group, d, m);
   *p = pool(*m, examples);
-  if (totals) totals_of<T>(d, examples, [&](int64_t k) DG_INLINE_LAMBDA { return load_row(group + k * kLanes<T>); }, totals);
+  const auto row = [&](int64_t k) DG_INLINE_LAMBDA { return load_row(group + k * kLanes<T>); };
+  if (totals) totals_of<T>(d, examples, row, totals);
 }
 
 }  // namespace

@@ -188,11 +188,11 @@ void apply_norm(Norm kind, const Equation& eq, const T* x, const NormFactors<T>*
   }
 }
 
-// The derivative of the kinds that center or rescale: t less its mean (with centering), less its part along x_hat (unless
-// detached), rescaled.
-template <bool Center, class T, class Before, class Emit, class Flush>
-DG_INLINE void project(Norm kind, int64_t d, const T* x, const NormFactors<T>& f, const T* t, Before before, Emit emit,
-                       Flush flush) {
+// The derivative of the kinds that center or rescale: t less its mean (with centering), less its part along x_hat
+// (unless detached), rescaled.
+template <bool Center, class T, class Before, class Visit, class Flush>
+DG_INLINE void project(Norm kind, int64_t d, const T* x, const NormFactors<T>& f, const T* t, Before before,
+                       Visit visit, Flush flush) {
   const Normalized<T> hat(kind, x, f);
   const bool projects = kind == Norm::rms || kind == Norm::layer;
   T mean[kLanes<T>] = {}, along[kLanes<T>] = {};
@@ -219,21 +219,23 @@ DG_INLINE void project(Norm kind, int64_t d, const T* x, const NormFactors<T>& f
         Row<T> r = before(k, load_row(t + k * kLanes<T>));
         if (Center) r = r - m;
         if (projects) r = r - hat(load_row(x + k * kLanes<T>)) * a;
-        emit(k, chain, hat.rescale(r));
+        visit(k, chain, hat.rescale(r));
       },
       flush);
 }
 
-// emit(k, chain, row k of (d x_hat / d x) t), at the input x, with before(k, row) applied to the rows of t; flush()
+// visit(k, chain, row k of (d x_hat / d x) t), at the input x, with before(k, row) applied to the rows of t; flush()
 // after each block of features.
-template <class T, class Before, class Emit, class Flush>
+template <class T, class Before, class Visit, class Flush>
 DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const NormFactors<T>* f, const T* t,
-                               Before before, Emit emit, Flush flush) {
+                               Before before, Visit visit, Flush flush) {
   const int64_t d = eq.width;
   if (d == 0) return;
   if (kind == Norm::none) {
-    each_feature(
-        d, [&](int64_t k, int chain) DG_INLINE_LAMBDA { emit(k, chain, before(k, load_row(t + k * kLanes<T>))); }, flush);
+    const auto same = [&](int64_t k, int chain) DG_INLINE_LAMBDA {
+      visit(k, chain, before(k, load_row(t + k * kLanes<T>)));
+    };
+    each_feature(d, same, flush);
     return;
   }
   if (kind == Norm::dyt) {
@@ -246,15 +248,15 @@ DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const 
         slope *= alpha;
         r.v[i] = select<T>(slope == Vec<T>{}, Vec<T>{}, r.v[i] * slope);
       }
-      emit(k, chain, r);
+      visit(k, chain, r);
     };
     each_feature(d, diagonal, flush);
     return;
   }
   if (centers(kind))
-    project<true>(kind, d, x, *f, t, before, emit, flush);
+    project<true>(kind, d, x, *f, t, before, visit, flush);
   else
-    project<false>(kind, d, x, *f, t, before, emit, flush);
+    project<false>(kind, d, x, *f, t, before, visit, flush);
 }
 
 // scale times the sums over examples of t * x_hat and of t, the gradients of gain and shift; a scale of 0 leaves the

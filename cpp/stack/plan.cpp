@@ -51,17 +51,14 @@ template <class T>
 TapeSizes tape_sizes(const Stack<T>& stack) {
   const Equation& eq = stack.equation;
   const int64_t blocks = stack.replicates * stack.depth * stack.groups();
-  const int64_t wide = blocks * eq.width * kGroup<T>, hidden = blocks * eq.hidden * kGroup<T>;
-  const auto active = [&](int place) {
-    return eq.norm[place] != Norm::none || stack.fields[kGain + place].data || stack.fields[kShift + place].data;
-  };
+  const int64_t rows = blocks * eq.width * kGroup<T>, hidden = blocks * eq.hidden * kGroup<T>;
   TapeSizes sizes{};
   sizes.states = stack.replicates * (stack.depth + 1) * stack.groups() * eq.width * kGroup<T>;
   for (int place = 0; place < kPlaces; ++place)
     if (eq.norm[place] != Norm::none && eq.norm[place] != Norm::dyt)
       sizes.factors[place] = blocks * static_cast<int64_t>(sizeof(NormFactors<T>) / sizeof(T));
-  if (active(kOutput)) sizes.branch = wide;
-  if (active(kPost)) sizes.sum = wide;
+  if (stack.active(kOutput)) sizes.branch = rows;
+  if (stack.active(kPost)) sizes.sum = rows;
   const bool gated = eq.branch == Branch::gated;
   if (one_bit(eq.activation) && !gated)
     sizes.positive = blocks * eq.hidden;
@@ -107,25 +104,6 @@ Plan make_plan(const Stack<T>& stack, int64_t probes, int threads, const std::ve
     first = last;
   }
   return plan;
-}
-
-void magnitude_quantiles(std::vector<double>& values, const std::vector<double>& levels, double* out) {
-  const bool undefined =
-      values.empty() || std::any_of(values.begin(), values.end(), [](double v) { return std::isnan(v); });
-  for (size_t q = 0; q < levels.size(); ++q) {
-    out[q] = std::nan("");
-    if (undefined) continue;
-    const double position = levels[q] * static_cast<double>(values.size() - 1);
-    const auto lower = static_cast<int64_t>(position);
-    const double weight = position - static_cast<double>(lower);
-    const auto middle = values.begin() + lower;
-    std::nth_element(values.begin(), middle, values.end());
-    out[q] = *middle;
-    if (weight == 0) continue;
-    const double above = *std::min_element(middle + 1, values.end());
-    // Between equal neighbours nothing is added: infinity minus infinity would be NaN.
-    if (above != *middle) out[q] += (above - *middle) * weight;
-  }
 }
 
 template <class T>

@@ -1,8 +1,6 @@
 // How a pass divides its work: groups of examples, batches of groups that share weights, and results by group.
 #pragma once
 
-#include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "common/buffer.hpp"
@@ -40,27 +38,6 @@ Plan make_plan(const Stack<T>& stack, int64_t probes, int threads, const std::ve
 template <class T>
 std::vector<int64_t> by_set(const Stack<T>& stack);
 
-// Pools more values into `into`, bringing both sums to the power of two of the larger values.
-inline void merge(Pool& into, const Pool& more) {
-  into.nonfinite += more.nonfinite;
-  if (!std::isnan(into.max_abs) && (more.max_abs > into.max_abs || std::isnan(more.max_abs)))
-    into.max_abs = more.max_abs;
-  if (more.sum_squares == 0) return;
-  if (into.sum_squares == 0) {
-    into.sum_squares = more.sum_squares;
-    into.power = more.power;
-    return;
-  }
-  const double power = std::fmin(into.power, more.power);
-  const double mine = power / into.power, theirs = power / more.power;
-  into.sum_squares = into.sum_squares * mine * mine + more.sum_squares * theirs * theirs;
-  into.power = power;
-}
-
-inline double root_mean_square(const Pool& p, int64_t count) {
-  return count ? std::sqrt(p.sum_squares / static_cast<double>(count)) / p.power : std::nan("");
-}
-
 // One group read from a caller's rows.  Lanes beyond the examples repeat the last one: they hold what is finite
 // where that example is.
 template <class T>
@@ -79,9 +56,6 @@ void write_group(const T* group, int64_t d, const Unit& unit, T* rows) {
     for (int64_t k = 0; k < d; ++k) row[k] = group[k * kGroup<T> + lane];
   }
 }
-
-// Quantiles of magnitudes, linear between order statistics; NaN if any value is NaN, or there are none.
-void magnitude_quantiles(std::vector<double>& values, const std::vector<double>& levels, double* out);
 
 // The parts of a tape that one unit has in one layer.
 template <class T>

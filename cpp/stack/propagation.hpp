@@ -35,6 +35,10 @@ struct Stack {
 
   int64_t groups() const { return (examples + kGroup<T> - 1) / kGroup<T>; }
   int64_t field_size(int field) const;
+  // Whether anything happens at a place: a norm, or a gain or shift without one.
+  bool active(int place) const {
+    return equation.norm[place] != Norm::none || fields[kGain + place].data || fields[kShift + place].data;
+  }
   // Layer `index` of a weight set, in a pass that goes on to layer `next`.
   Layer<T> layer(int64_t set, int64_t index, int64_t next) const;
 };
@@ -125,11 +129,11 @@ void forward(const Stack<T>& stack, const Rows<T>& rows, const int64_t* x_of, co
 
 template <class T>
 void vjp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& cotangent,
-             const VjpResults<T>& results, const Resources& resources);
+         const VjpResults<T>& results, const Resources& resources);
 
 template <class T>
 void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const Rows<T>& rows,
-             const JvpResults<T>& results, const Resources& resources);
+         const JvpResults<T>& results, const Resources& resources);
 
 template <class T>
 Kernels<T> kernels(Target target);

@@ -19,7 +19,8 @@ void vjp_post(const Equation& eq, const Layer<T>& layer, VjpJob<T>& job, T* spar
   norm_derivative(
       eq.norm[kPost], eq, job.tape.sum, job.tape.factors[kPost], job.gradient,
       GainBefore<T>{splat_row(T(1)), layer.gain[kPost]},
-      [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(spare + k * kLanes<T>, x); }, []() DG_INLINE_LAMBDA {});
+      [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(spare + k * kLanes<T>, x); },
+      []() DG_INLINE_LAMBDA {});
   __builtin_memcpy(job.gradient, spare, static_cast<size_t>(eq.width) * kGroupBytes);
 }
 
@@ -35,13 +36,14 @@ void vjp_output(const Equation& eq, const Layer<T>& layer, VjpJob<T>& job, T* br
   norm_derivative(
       eq.norm[kOutput], eq, job.tape.branch, factors, job.gradient,
       GainBefore<T>{splat_row(T(1)), layer.gain[kOutput]},
-      [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(branch_gradient + k * kLanes<T>, x); }, []() DG_INLINE_LAMBDA {});
+      [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(branch_gradient + k * kLanes<T>, x); },
+      []() DG_INLINE_LAMBDA {});
 }
 
 // sum over features and examples of x * y, in double throughout: gradients of scales are.
 template <class T, class X, class Y>
 DG_INLINE double inner_product(int64_t n, int examples, X x, Y y) {
-  WideSum<T> sum;
+  DoubleSum<T> sum;
   for (int64_t k = 0; k < n; ++k) sum.add_product(x(k), y(k));
   double lanes[kLanes<T>], total = 0;
   __builtin_memcpy(lanes, sum.v, sizeof sum.v);
@@ -199,7 +201,8 @@ class VjpLayer {
 
   // The block of `down` is contiguous; that of `up` only where one chunk is the whole matrix.
   ChunkRows rows_of(int64_t j0, int64_t n) const {
-    ChunkRows rows{layer_.up + j0, gated_ ? layer_.gate + j0 : nullptr, linear_ ? nullptr : layer_.down + j0 * d_, m_, d_};
+    ChunkRows rows{layer_.up + j0, gated_ ? layer_.gate + j0 : nullptr, linear_ ? nullptr : layer_.down + j0 * d_,
+                   m_, d_};
     if (!kRowsInPlace && !linear_) {
       rows.down_stride = packed_rows_stride<T>(d_);
       pack_rows(rows.down, d_, n, d_, rows_down_, rows.down_stride);

@@ -6,13 +6,13 @@
 
 #include "driver/check.hpp"
 #include "driver/checks.hpp"
-#include "stack/shares.hpp"
+#include "stack/work_queue.hpp"
 
 namespace depthgauge::driver {
 namespace {
 
 using stack::Batch;
-using stack::Shares;
+using stack::WorkQueue;
 
 const Stop kNever{[](void*) { return false; }, nullptr};
 
@@ -32,7 +32,7 @@ void each_step_in_order(int threads, const std::vector<int64_t>& sizes, int64_t 
   const std::vector<Batch> batches = batches_of(sizes);
   std::vector<int64_t> passed(batches.empty() ? 0 : static_cast<size_t>(batches.back().last));
   std::atomic<bool> ordered{true}, own{true}, known{true};
-  Shares(batches, steps).run(threads, kNever, [&](const Batch& batch, int64_t step, int worker) {
+  WorkQueue(batches, steps).run(threads, kNever, [&](const Batch& batch, int64_t step, int worker) {
     if (worker < 0 || worker >= threads) known = false;
     const Batch& whole = batches[static_cast<size_t>(batch.set)];
     if (batch.first < whole.first || batch.last > whole.last || batch.first >= batch.last) own = false;
@@ -42,8 +42,8 @@ void each_step_in_order(int threads, const std::vector<int64_t>& sizes, int64_t 
   });
   bool all = true;
   for (const int64_t n : passed) all &= n == steps;
-  check(known, "workers of shares are numbered from 0 up to the threads");
-  check(own, "what is shared out is part of one batch");
+  check(known, "workers of the queue are numbered from 0 up to the threads");
+  check(own, "what is handed out is part of one batch");
   check(ordered, "every unit passes the steps in their order");
   check(all, "every unit passes every step");
 }
@@ -51,7 +51,7 @@ void each_step_in_order(int threads, const std::vector<int64_t>& sizes, int64_t 
 // One batch, long enough for a second thread to come and ask for part of it.
 void idle_threads_get_work() {
   std::atomic<int> workers{0};
-  Shares(batches_of({8}), 50000).run(2, kNever, [&](const Batch&, int64_t, int worker) {
+  WorkQueue(batches_of({8}), 50000).run(2, kNever, [&](const Batch&, int64_t, int worker) {
     workers.fetch_or(1 << worker);
     if (workers.load() != 3) std::this_thread::sleep_for(std::chrono::microseconds(100));
   });
@@ -62,21 +62,21 @@ void idle_threads_get_work() {
 void stops() {
   std::atomic<int64_t> steps{0};
   const Stop after_some{[](void* s) { return static_cast<std::atomic<int64_t>*>(s)->load() >= 100; }, &steps};
-  Shares(batches_of({3, 4, 1}), int64_t{1} << 40).run(3, after_some, [&](const Batch&, int64_t, int) { ++steps; });
+  WorkQueue(batches_of({3, 4, 1}), int64_t{1} << 40).run(3, after_some, [&](const Batch&, int64_t, int) { ++steps; });
   check(steps.load() < 100 + 3, "a call that is stopped ends");
 }
 
 }  // namespace
 
-void check_shares() {
+void check_work_queue() {
   for (const int threads : {1, 2, 3, 7}) {
-    set_context("shares with " + std::to_string(threads) + " threads");
+    set_context("the work queue with " + std::to_string(threads) + " threads");
     for (const std::vector<int64_t>& sizes :
          {std::vector<int64_t>{}, {1}, {2}, {5}, {16}, {1, 1}, {4, 4}, {16, 16, 3}, {1, 2, 3, 4, 5, 6, 7}})
       for (const int64_t steps : {0, 1, 2, 60})
         for (const int slow : {-1, 0, 1}) each_step_in_order(threads, sizes, steps, slow);
   }
-  set_context("shares");
+  set_context("the work queue");
   idle_threads_get_work();
   stops();
 }

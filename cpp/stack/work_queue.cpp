@@ -1,4 +1,4 @@
-#include "stack/shares.hpp"
+#include "stack/work_queue.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -13,7 +13,7 @@ constexpr auto kPause = std::chrono::microseconds(100);
 
 }  // namespace
 
-Shares::Shares(const std::vector<Batch>& batches, int64_t steps) : steps_(steps) {
+WorkQueue::WorkQueue(const std::vector<Batch>& batches, int64_t steps) : steps_(steps) {
   // Taken from the back.
   for (auto batch = batches.rbegin(); batch != batches.rend(); ++batch) {
     waiting_.push_back({*batch, 0});
@@ -24,13 +24,13 @@ Shares::Shares(const std::vector<Batch>& batches, int64_t steps) : steps_(steps)
 }
 
 // How many threads have a use.  Nothing is allocated later, where a failure would leave the others waiting.
-int Shares::prepare(int threads) {
+int WorkQueue::prepare(int threads) {
   threads = static_cast<int>(std::min<int64_t>(threads, units_));
   waiting_.reserve(waiting_.size() + static_cast<size_t>(threads));
   return threads;
 }
 
-bool Shares::take(Share& share, int worker, const Stop& stop) {
+bool WorkQueue::take(Item& item, int worker, const Stop& stop) {
   seekers_.fetch_add(1, std::memory_order_relaxed);
   int64_t seen = -1;
   for (int looks = 0;; ++looks) {
@@ -39,13 +39,13 @@ bool Shares::take(Share& share, int worker, const Stop& stop) {
     if (changes != seen || stopped) {
       seen = changes;
       const std::lock_guard lock(mutex_);
-      // Where nothing can be divided, nothing more will be offered.  The caller stays to the end all the same: only it can
-      // learn that the work is to stop.
+      // Where nothing can be divided, nothing more will be offered.  The caller stays to the end all the same: only it
+      // can learn that the work is to stop.
       const int64_t in_reserve = worker == 0 ? unfinished_ : divisible_;
       if (!waiting_.empty() || in_reserve == 0 || stopped) {
         seekers_.fetch_sub(1, std::memory_order_relaxed);
         if (waiting_.empty()) return false;
-        share = waiting_.back();
+        item = waiting_.back();
         waiting_.pop_back();
         return true;
       }
@@ -57,20 +57,20 @@ bool Shares::take(Share& share, int worker, const Stop& stop) {
   }
 }
 
-void Shares::split(Share& share) {
+void WorkQueue::split(Item& item) {
   const std::lock_guard lock(mutex_);
-  if (!share.divisible() || seekers_.load(std::memory_order_relaxed) <= static_cast<int>(waiting_.size())) return;
-  Share other = share;
-  other.batch.first = share.batch.last = share.batch.first + (share.batch.last - share.batch.first) / 2;
-  divisible_ += share.divisible() + other.divisible() - 1;
+  if (!item.divisible() || seekers_.load(std::memory_order_relaxed) <= static_cast<int>(waiting_.size())) return;
+  Item other = item;
+  other.batch.first = item.batch.last = item.batch.first + (item.batch.last - item.batch.first) / 2;
+  divisible_ += item.divisible() + other.divisible() - 1;
   ++unfinished_;
   waiting_.push_back(other);
   changes_.fetch_add(1, std::memory_order_release);
 }
 
-void Shares::finish(const Share& share) {
+void WorkQueue::finish(const Item& item) {
   const std::lock_guard lock(mutex_);
-  divisible_ -= share.divisible();
+  divisible_ -= item.divisible();
   --unfinished_;
   changes_.fetch_add(1, std::memory_order_release);
 }

@@ -1,4 +1,4 @@
-// Batches that several threads carry through the same steps.
+// Batches that several threads take through the same steps.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,12 @@
 
 namespace depthgauge::stack {
 
-// A thread that finds no batch left gets half the units of one that is under way.  Threads are seldom equally fast: cores
-// differ, and share their caches and units with others; in a long stack the slowest would keep all others waiting.
-class Shares {
+// A thread that finds no batch left gets half the units of one that is under way.  Threads are seldom equally fast:
+// cores differ, and share their caches and units with others; in a long stack the slowest would keep all others
+// waiting.
+class WorkQueue {
  public:
-  Shares(const std::vector<Batch>& batches, int64_t steps);
+  WorkQueue(const std::vector<Batch>& batches, int64_t steps);
 
   // step(batch, index, worker) takes the units of a batch through one step, and does not throw.  Every unit passes all
   // steps in their order.
@@ -24,35 +25,35 @@ class Shares {
   void run(int threads, const Stop& stop, const Step& step) {
     const int workers = prepare(threads);
     parallel(workers, workers, [&](int64_t, int worker) {
-      for (Share share; take(share, worker, stop);) {
-        for (; share.step < steps_ && !stop(); ++share.step) {
-          if (seekers_.load(std::memory_order_relaxed) > 0) split(share);
-          step(share.batch, share.step, worker);
+      for (Item item; take(item, worker, stop);) {
+        for (; item.step < steps_ && !stop(); ++item.step) {
+          if (seekers_.load(std::memory_order_relaxed) > 0) split(item);
+          step(item.batch, item.step, worker);
         }
-        finish(share);
+        finish(item);
       }
     });
   }
 
  private:
-  struct Share {
+  struct Item {
     Batch batch;
     int64_t step;
     bool divisible() const { return batch.last - batch.first > 1; }
   };
 
   int prepare(int threads);
-  bool take(Share& share, int worker, const Stop& stop);
-  void split(Share& share);
-  void finish(const Share& share);
+  bool take(Item& item, int worker, const Stop& stop);
+  void split(Item& item);
+  void finish(const Item& item);
 
   const int64_t steps_;
   int64_t units_ = 0;
   std::atomic<int> seekers_{0};
   std::atomic<int64_t> changes_{0};
   std::mutex mutex_;
-  std::vector<Share> waiting_;
-  int64_t unfinished_ = 0, divisible_ = 0;  // shares that wait or are under way
+  std::vector<Item> waiting_;
+  int64_t unfinished_ = 0, divisible_ = 0;  // items that wait or are under way
 };
 
 }  // namespace depthgauge::stack
