@@ -142,25 +142,25 @@ def weak_symbols(session: nox.Session) -> None:
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Build a wheel, repair it, and try it in empty environments, with the oldest NumPy allowed and the newest."""
+    """Repair a wheel, given after `--` or built here, and try it with the oldest NumPy allowed and with the newest."""
     session.install(*group("wheel"))
-    built, repaired = ROOT / "build" / "wheel", ROOT / "dist"
-    shutil.rmtree(built, ignore_errors=True)
-    session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(built), ".")
-    (path,) = built.glob("*.whl")
-    session.run("auditwheel", "repair", "-w", str(built / "repaired"), str(path))
-    (path,) = (built / "repaired").glob("*.whl")
+    folder = ROOT / "build" / "wheel"
+    shutil.rmtree(folder, ignore_errors=True)
+    given = session.posargs
+    if not given:
+        session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), ".")
+        given = [str(*folder.glob("*.whl"))]
+    session.run("auditwheel", "repair", "-w", str(folder / "repaired"), *given)
+    (path,) = (folder / "repaired").glob("*.whl")
     check_size(session, path)
 
     oldest = PROJECT["project"]["dependencies"][0].replace(">=", "==")
     for name, numpy in ("oldest", oldest_wheel(session, oldest)), ("newest", "numpy"):
-        environment = built / name
-        session.run("python", "-m", "venv", str(environment))
-        python = str(environment / "bin" / "python")
+        session.run("python", "-m", "venv", str(folder / name))
+        python = str(folder / name / "bin" / "python")
         session.run(python, "-m", "pip", "install", "-q", "--only-binary=:all:", str(path), numpy, external=True)
         session.run(python, "-I", "tools/smoke.py", external=True)
-    repaired.mkdir(exist_ok=True)
-    shutil.copy(path, repaired)
+    shutil.copytree(folder / "repaired", ROOT / "dist", dirs_exist_ok=True)
 
 
 def oldest_wheel(session: nox.Session, oldest: str) -> str:
