@@ -37,7 +37,7 @@ def test_jacobian(benchmark: Any, block: dg.Block, weights: dg.Weights, x: Any, 
 
 def test_rank_profile(benchmark: Any, block: dg.Block, weights: dg.Weights, x: Any, backend: str) -> None:
     profile = benchmark(dg.rank_profile, block, weights, x, backend=backend)
-    assert np.all(profile.method == "naive")
+    assert np.all(profile.method == "direct")
 
 
 def test_graded_rank_profile(benchmark: Any, block: dg.Block, weights: dg.Weights, x: Any, backend: str) -> None:

@@ -37,7 +37,7 @@ def block_jacobians(p: Problem, backend: str) -> Array:
     return dg.jacobian(block, p.weights.as_replicates(), states, backend=backend)
 
 
-@pytest.mark.parametrize("method", ["auto", "naive", "graded"])
+@pytest.mark.parametrize("method", ["auto", "direct", "graded"])
 @pytest.mark.parametrize("branch", BRANCHES)
 def test_it_is_the_spread_of_the_jacobians(
     rng: np.random.Generator, branch: str, method: Any, backend: str, dtype: np.dtype[Any]
@@ -114,53 +114,62 @@ def test_the_plain_stack_is_the_exact_product_of_its_live_units(backend: str) ->
         np.testing.assert_allclose(got[np.isfinite(got)], want[np.isfinite(want)], atol=1e-10)
 
 
-def test_auto_is_naive_until_an_example_is_past_what_the_dtype_resolves(backend: str, dtype: np.dtype[Any]) -> None:
+def test_auto_is_direct_until_an_example_is_past_what_the_dtype_resolves(backend: str, dtype: np.dtype[Any]) -> None:
     p = deep(dtype)
     x = p.x.copy()
     x[1] = np.nan
-    auto, naive, graded = (
-        dg.rank_profile(p.block, p.weights, x, method=method, backend=backend) for method in ("auto", "naive", "graded")
+    auto, direct, graded = (
+        dg.rank_profile(p.block, p.weights, x, method=method, backend=backend)
+        for method in ("auto", "direct", "graded")
     )
-    assert set(np.unique(naive.method)) == {"naive"}
+    assert set(np.unique(direct.method)) == {"direct"}
     assert set(np.unique(graded.method)) == {"graded"}
-    assert set(auto.method[:, 1]) == {"naive"}
+    assert set(auto.method[:, 1]) == {"direct"}
     assert np.all(np.isnan(auto.effective_rank[1:, 1]))
     for example in (0, 2):
-        past = naive.singular_values[:, example, -1] / naive.singular_values[:, example, 0]
+        past = direct.singular_values[:, example, -1] / direct.singular_values[:, example, 0]
         first = int(np.argmax(past < 4 * 6 * np.finfo(dtype).eps))
         assert 2 < first < 60
-        assert np.array_equal(auto.method[:, example], np.where(np.arange(61) < first, "naive", "graded"))
+        assert np.array_equal(auto.method[:, example], np.where(np.arange(61) < first, "direct", "graded"))
         for name in (*MEASURES, "singular_values", "log_singular_values"):
-            got, before, after = (getattr(profile, name)[:, example] for profile in (auto, naive, graded))
+            got, before, after = (getattr(profile, name)[:, example] for profile in (auto, direct, graded))
             assert_same_bits(got[:first], before[:first], name)
             # The graded walk is of fewer examples, which to NumPy's products makes a difference.
             assert_close(got[first:], after[first:], 1e-12 if dtype == np.float64 else 1e-4, what=name)
     # Where the product says less than the truth, it says too little.
-    assert np.all(auto.log_spread[-1, [0, 2]] > naive.log_spread[-1, [0, 2]])
+    assert np.all(auto.log_spread[-1, [0, 2]] > direct.log_spread[-1, [0, 2]])
 
 
-def test_auto_stays_naive_where_that_suffices(
+def test_the_old_word_for_direct_is_read(rng: np.random.Generator, backend: str) -> None:
+    p = random_problem(rng, dg.Block(), 3, 5, 7, 2)
+    old: Any = "naive"
+    found = dg.rank_profile(p.block, p.weights, p.x, method=old, backend=backend)
+    assert np.all(found.method == "direct")
+    assert_same_spread(found, dg.rank_profile(p.block, p.weights, p.x, method="direct", backend=backend))
+
+
+def test_auto_stays_direct_where_that_suffices(
     rng: np.random.Generator, backend: str, dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     p = random_problem(rng, dg.Block(branch_scale=0.1), 6, 8, 9, 3, dtype)
-    want = dg.rank_profile(p.block, p.weights, p.x, method="naive", backend=backend)
+    want = dg.rank_profile(p.block, p.weights, p.x, method="direct", backend=backend)
     monkeypatch.setattr(rank_profiles, "_fill_graded", lambda *_: pytest.fail("the graded walk ran"))
     found = dg.rank_profile(p.block, p.weights, p.x, backend=backend)
-    assert np.all(found.method == "naive")
+    assert np.all(found.method == "direct")
     assert_same_spread(found, want)
 
 
 def test_zero_jacobians_are_known(backend: str) -> None:
     block = dg.Block(pre_norm="none", skip_scale=0.0)
     weights = dg.Weights(np.ones((2, 3, 4)), np.ones((2, 4, 3)))
-    for method in ("auto", "naive", "graded"):
+    for method in ("auto", "direct", "graded"):
         found = dg.rank_profile(block, weights, -np.ones((1, 3)), method=method, backend=backend)
         assert np.all(found.effective_rank[1:] == 0)
         assert np.all(found.log_max[1:] == -np.inf)
         assert np.all(found.converged)
 
 
-@pytest.mark.parametrize("method", ["naive", "graded"])
+@pytest.mark.parametrize("method", ["direct", "graded"])
 def test_values_stay_in_range_at_any_depth(method: Any, backend: str, dtype: np.dtype[Any]) -> None:
     depth, width, depths = 150, 4, [0, 1, 40, 150]
     block = dg.Block(branch="linear", activation="identity", pre_norm="none", skip_scale=0.0)
@@ -202,7 +211,7 @@ def test_a_grid_is_a_profile_of_each_block(
     assert grid.blocks == tuple(blocks)
     assert np.array_equal(grid.depths, depths)
     for index, block in enumerate(blocks):
-        alone = dg.rank_profile(block, p.weights, p.x, depths=depths, method="naive", backend=backend)
+        alone = dg.rank_profile(block, p.weights, p.x, depths=depths, method="direct", backend=backend)
         for name in MEASURES:
             assert_same_bits(getattr(grid, name)[index], getattr(alone, name), name)
         assert_same_bits(grid.singular_values[index], alone.singular_values)
@@ -223,7 +232,7 @@ def test_a_grid_has_the_bits_of_walks_alone(
         blocks = [block.replace(weight_scale=1.0 + 0.5 * k) for k in range(members)]
         grid = dg.rank_grid(blocks, p.weights, p.x, depths=[3, 5], backend="native", threads=threads)
         for index, member in enumerate(blocks):
-            alone = dg.rank_profile(member, p.weights, p.x, depths=[3, 5], method="naive", backend="native", threads=1)
+            alone = dg.rank_profile(member, p.weights, p.x, depths=[3, 5], method="direct", backend="native", threads=1)
             assert_same_bits(grid.singular_values[index], alone.singular_values)
 
 
@@ -242,7 +251,7 @@ def test_examples_that_are_lost_leave_the_rest_of_a_grid_alone(backend: str, dty
 def test_bits_depend_on_neither_threads_nor_batch(monkeypatch: pytest.MonkeyPatch, dtype: np.dtype[Any]) -> None:
     monkeypatch.setenv("DEPTHGAUGE_NUM_THREADS", "5")
     p = deep(dtype, depth=24, batch=19)
-    for method in ("auto", "naive", "graded"):
+    for method in ("auto", "direct", "graded"):
         want = dg.rank_profile(p.block, p.weights, p.x, method=method, backend="native", threads=1)
         for threads in (2, 5):
             found = dg.rank_profile(
@@ -268,7 +277,7 @@ def test_native_matches_the_reference(rng: np.random.Generator, branch: str, wid
     for hidden, batch in [(0, 2), (1, 3), (5, 9), (33, 2), (64, 5)]:
         p = random_problem(rng, block, 2, width, hidden, batch, dtype)
         got, want = (
-            dg.rank_profile(block, p.weights, p.x, method="naive", backend=name) for name in ("native", "reference")
+            dg.rank_profile(block, p.weights, p.x, method="direct", backend=name) for name in ("native", "reference")
         )
         assert_close(got.singular_values, want.singular_values, 300 * eps, what=f"{hidden}, {batch}")
     for hidden in (0, 1, 5, 33):
@@ -289,7 +298,7 @@ def test_empty_axes(branch: str, backend: str) -> None:
             depth, (*replicates, batch, _) = p.weights.depth, p.x.shape
             for depths in (None, [depth], []):
                 shape = (*replicates, depth + 1 if depths is None else len(depths), batch)
-                for method in ("auto", "naive", "graded"):
+                for method in ("auto", "direct", "graded"):
                     found = dg.rank_profile(block, p.weights, p.x, depths=depths, method=method, backend=backend)
                     assert found.shape == found.method.shape == shape
                     assert repr(found).startswith("RankProfile(shape=")

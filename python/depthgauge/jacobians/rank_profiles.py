@@ -38,7 +38,7 @@ class RankProfile(Spread):
     depths : ndarray of int64, shape (D,)
         How many blocks have been passed; 0 is the input, whose Jacobian is the identity.
     method : ndarray of str, shape (R, D, B)
-        "naive" or "graded", how each entry was computed.
+        "direct" or "graded", how each entry was computed.
     """
 
     depths: Indices
@@ -72,7 +72,7 @@ def rank_profile(
     x: npt.ArrayLike,
     *,
     depths: Sequence[int] | None = None,
-    method: Literal["auto", "naive", "graded"] = "auto",
+    method: Literal["auto", "direct", "graded"] = "auto",
     backend: str | None = None,
     threads: int | None = None,
 ) -> RankProfile:
@@ -84,11 +84,11 @@ def rank_profile(
         As for `jacobian`.
     depths : sequence of int, optional
         After how many blocks, each from 0 (the identity) to L, in any order.  None means all, 0 to L.
-    method : {"auto", "naive", "graded"}
-        "naive" multiplies the Jacobian out and takes its singular values, each right to a few d eps of the largest,
+    method : {"auto", "direct", "graded"}
+        "direct" multiplies the Jacobian out and takes its singular values, each right to a few d eps of the largest,
         with d features and eps that of the dtype: what is smaller than that is not seen.  "graded" keeps the product
         of block Jacobians factored, as `log_singular_values` does, and finds all values, however far apart; -inf for
-        those that are lost exactly.  It takes several times as long.  "auto" is naive for each example until its
+        those that are lost exactly.  It takes several times as long.  "auto" is direct for each example until its
         smallest value is below 4 d eps of the largest at one of `depths`, and graded from there on.
     backend, threads
         As for `jacobian`.
@@ -105,7 +105,7 @@ def rank_profile(
     ValueError
         If shapes disagree, the weights lack what the branch needs, or an option or depth is unknown.
     """
-    arguments.choice("method", method, ("auto", "naive", "graded"))
+    chosen = _method(method)
     run = Propagation(block, weights, x, backend, threads)
     wanted = depth_list(depths, weights.depth)
     visited = sorted(set(wanted))
@@ -113,13 +113,13 @@ def rank_profile(
 
     shape = (run.count, len(visited), run.batch)
     found = _Found.nothing(shape, run.width, weights.dtype)
-    graded = np.full(shape, method == "graded")
-    if method != "graded":
-        _fill_direct(found, graded if method == "auto" else None, run, visited)
+    graded = np.full(shape, chosen == "graded")
+    if chosen != "graded":
+        _fill_direct(found, graded if chosen == "auto" else None, run, visited)
     spread = found.spread(shape)
     if np.any(graded):
         _fill_graded(spread, graded, run, visited)
-    names = np.where(graded, "graded", "naive")
+    names = np.where(graded, "graded", "direct")
     fields = {
         name: shaped(array[:, order], (*run.replicates, len(wanted), *array.shape[2:]))
         for name, array in (spread.to_dict() | {"method": names}).items()
@@ -139,7 +139,7 @@ def rank_grid(
     """Measure the spread of the Jacobians of many blocks on one set of weights, so that only the blocks differ.
 
     Each layer's weights are made and read once for many blocks.  The results are those of
-    ``rank_profile(..., method="naive")`` of each block.
+    ``rank_profile(..., method="direct")`` of each block.
 
     Parameters
     ----------
@@ -245,6 +245,13 @@ def _fill_graded(spread: Spread, graded: npt.NDArray[np.bool_], run: Propagation
         part = spread_of_logs(logs, spread.singular_values.dtype, (len(logs),))
         for field in dataclasses.fields(part):
             getattr(spread, field.name)[:, depths.index(depth)][chosen] = getattr(part, field.name)
+
+
+def _method(value: object) -> str:
+    """Return the option `method`, checked."""
+    if isinstance(value, str) and value == "naive":  # the word for "direct" in version 0.1
+        return "direct"
+    return arguments.choice("method", value, ("auto", "direct", "graded"))
 
 
 def _blocks(blocks: object) -> tuple[Block, ...]:
