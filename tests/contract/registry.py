@@ -148,7 +148,7 @@ CALLS = (
         {"matmat": "d B", "rmatmat": "d B", "rmatvec": "d 1"},
     ),
     profile("auto"),
-    profile("naive"),
+    profile("direct"),
     profile("graded"),
     Call(
         "rank_grid",
