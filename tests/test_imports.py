@@ -93,7 +93,7 @@ PUBLIC = {
 
 
 def not_public(tree: ast.Module) -> Iterator[str]:
-    """Yield what a study takes from the package that is neither public nor of the studies."""
+    """Yield what a study takes from the package that is neither public, nor of the studies, nor common to all areas."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("depthgauge."))
@@ -101,7 +101,7 @@ def not_public(tree: ast.Module) -> Iterator[str]:
             module = str(node.module)
             for alias in node.names:
                 full = f"{module}.{alias.name}"
-                own = full == "depthgauge.plots" or full.startswith("depthgauge.studies.")
+                own = full == "depthgauge.plots" or full.startswith(("depthgauge.studies.", "depthgauge._common."))
                 if module.split(".")[0] == "depthgauge" and not own and alias.name not in PUBLIC.get(module, ()):
                     yield full
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "dg" and node.attr not in dg.__all__:

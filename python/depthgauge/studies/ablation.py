@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 import depthgauge as dg
-from depthgauge.studies import checks
-from depthgauge.studies.arrays import Floats
+from depthgauge._common import arguments
+from depthgauge._common.arrays import Floats
 
 # The published wording, kept so that a run with the default sizes can be compared with the published file whole.
 INTERPRETATION = "initialisation-time transport diagnostic, not a claim about final accuracy"
@@ -294,10 +294,10 @@ def transport_ablation(
     ValueError
         If `depth`, `width` or `batch` is below 1, or `seed` is negative.
     """
-    depth = checks.integer("depth", depth, minimum=1)
-    width = checks.integer("width", width, minimum=1)
-    batch = checks.integer("batch", batch, minimum=1)
-    seed = checks.integer("seed", seed, minimum=0)
+    depth = arguments.integer("depth", depth, minimum=1)
+    width = arguments.integer("width", width, minimum=1)
+    batch = arguments.integer("batch", batch, minimum=1)
+    seed = arguments.integer("seed", seed, minimum=0)
     transports = tuple(
         _transport(configuration, configuration.depth(depth), width, batch, seed, backend, threads)
         for configuration in CONFIGURATIONS

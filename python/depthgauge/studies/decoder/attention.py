@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from depthgauge.studies.arrays import Array, Floats
+from depthgauge._common.arrays import Array, Floats
 from depthgauge.studies.decoder.config import DecoderConfig
 from depthgauge.studies.decoder.rms_norm import RmsNorm, rms
 

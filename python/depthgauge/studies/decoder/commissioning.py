@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from depthgauge.studies import checks
+from depthgauge._common import arguments
 from depthgauge.studies.decoder.config import Budget, DecoderConfig
 from depthgauge.studies.decoder.construction import apply_rule, prepare
 from depthgauge.studies.decoder.observation import BAND, Observation, observe
@@ -139,8 +139,8 @@ def commission(
     DecoderError, ValueError, TypeError
         As for `prepare` and `observe`.
     """
-    checks.instance("config", config, DecoderConfig)
-    checks.instance("budget", budget, Budget)
+    arguments.instance("config", config, DecoderConfig)
+    arguments.instance("budget", budget, Budget)
     if (input_ids is None) != (target_ids is None):
         raise ValueError("input_ids and target_ids go together; give both or neither")
     others = _compared(compare)
@@ -191,7 +191,7 @@ def example_sequence(positions: int, vocabulary: int) -> tuple[list[int], list[i
     TypeError
         If one is not an integer.
     """
-    positions = checks.integer("positions", positions, minimum=1)
-    vocabulary = checks.integer("vocabulary", vocabulary, minimum=1)
+    positions = arguments.integer("positions", positions, minimum=1)
+    vocabulary = arguments.integer("vocabulary", vocabulary, minimum=1)
     inputs = [_START] + [(_LETTERS + letter) % vocabulary for letter in range(positions - 1)]
     return inputs, [*inputs[1:], _END % vocabulary]

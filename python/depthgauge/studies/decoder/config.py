@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from depthgauge.studies import checks
+from depthgauge._common import arguments
 from depthgauge.studies.decoder.errors import BudgetExceededError, ZeroDepthError
 
 _COUNTS = ("layers", "width", "heads", "ff_width", "vocabulary", "max_positions")
@@ -63,12 +63,12 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         if self.layers is not False and self.layers == 0:
             raise ZeroDepthError("layers=0 leaves no depth to scale by; a decoder has at least 1 complete block")
-        counts = {name: checks.integer(name, getattr(self, name), minimum=1) for name in _COUNTS}
+        counts = {name: arguments.integer(name, getattr(self, name), minimum=1) for name in _COUNTS}
         kv_heads = counts["heads"] if self.kv_heads is None else self.kv_heads
-        counts["kv_heads"] = checks.integer("kv_heads", kv_heads, minimum=1)
+        counts["kv_heads"] = arguments.integer("kv_heads", kv_heads, minimum=1)
         scalars = {
-            "rope_base": checks.real("rope_base", self.rope_base, minimum=0.0),
-            "rms_epsilon": checks.real("rms_epsilon", self.rms_epsilon, minimum=0.0),
+            "rope_base": arguments.real("rope_base", self.rope_base, minimum=0.0),
+            "rms_epsilon": arguments.real("rms_epsilon", self.rms_epsilon, minimum=0.0),
         }
         for name, value in (counts | scalars).items():
             object.__setattr__(self, name, value)
@@ -151,7 +151,7 @@ class DecoderConfig:
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in fields:
-            checks.choice("field of DecoderConfig", name, names, {})
+            arguments.choice("field of DecoderConfig", name, names, {})
         return cls(**fields)
 
 
@@ -179,7 +179,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name in ("parameters", "positions"):
-            object.__setattr__(self, name, checks.integer(name, getattr(self, name), minimum=0))
+            object.__setattr__(self, name, arguments.integer(name, getattr(self, name), minimum=0))
 
     def check(self, config: DecoderConfig) -> None:
         """Refuse a decoder that does not fit, without making any array.
@@ -210,7 +210,7 @@ def symbolic_plan(config: DecoderConfig) -> dict[str, Any]:
     TypeError
         If `config` is not a DecoderConfig.
     """
-    checks.instance("config", config, DecoderConfig)
+    arguments.instance("config", config, DecoderConfig)
     return {
         "vocabulary": config.vocabulary,
         "width": config.width,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from depthgauge.studies import checks
-from depthgauge.studies.arrays import Array
+from depthgauge._common import arguments
+from depthgauge._common.arrays import Array
 from depthgauge.studies.decoder.config import Budget, DecoderConfig
 from depthgauge.studies.decoder.errors import (
     AlreadyInitializedError,
@@ -163,12 +163,12 @@ def prepare(
     TypeError
         If an argument is of the wrong kind.
     """
-    checks.instance("config", config, DecoderConfig)
-    checks.instance("budget", budget, Budget)
-    checks.instance("rng", rng, SplitMix64)
+    arguments.instance("config", config, DecoderConfig)
+    arguments.instance("budget", budget, Budget)
+    arguments.instance("rng", rng, SplitMix64)
     chosen = find_rule(rule)
     if parameters is not None:
-        if checks.instance("parameters", parameters, Parameters).stage != "blank":
+        if arguments.instance("parameters", parameters, Parameters).stage != "blank":
             raise AlreadyInitializedError(
                 f"parameters are {parameters.stage} already; pass blank ones, as Parameters(config) makes"
             )
@@ -203,7 +203,7 @@ def apply_rule(rule: str, control: Parameters) -> Parameters:
         If an argument is of the wrong kind.
     """
     chosen = find_rule(rule)
-    if checks.instance("control", control, Parameters).stage != "control":
+    if arguments.instance("control", control, Parameters).stage != "control":
         raise AlreadyInitializedError(f"control must hold unscaled base values; these parameters are {control.stage}")
     factors = chosen.transformed(control.config)
     return control.derived("initialized", {name: control[name] * factor for name, factor in factors.items()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import depthgauge as dg
-from depthgauge.studies.arrays import Array
+from depthgauge._common.arrays import Array
 from depthgauge.studies.decoder.attention import Gradients
 from depthgauge.studies.decoder.config import DecoderConfig
 

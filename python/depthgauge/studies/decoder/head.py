@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from depthgauge.studies.arrays import Array, Indices
+from depthgauge._common.arrays import Array, Indices
 
 # Logits that exist at once, 16 MiB of them.
 _LOGITS = 1 << 21

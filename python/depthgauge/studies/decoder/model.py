@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from depthgauge.studies import checks
-from depthgauge.studies.arrays import Array, Floats, Indices
+from depthgauge._common import arguments
+from depthgauge._common.arrays import Array, Floats, Indices
 from depthgauge.studies.decoder.attention import Attention, Gradients, Rotation
 from depthgauge.studies.decoder.feed_forward import FeedForward
 from depthgauge.studies.decoder.head import mean_cross_entropy
@@ -96,8 +96,8 @@ def loss_derivative(
     EmptyValidityError, ValueError, TypeError
         As for `observe`.
     """
-    checks.instance("parameters", parameters, Parameters).check_layout()
-    gradients = checks.flag("gradients", gradients)
+    arguments.instance("parameters", parameters, Parameters).check_layout()
+    gradients = arguments.flag("gradients", gradients)
     inputs, targets = read_sequence(parameters.config, input_ids, target_ids, valid)
     # What leaves the range of float64 is found by its value, not by a warning.
     with np.errstate(all="ignore"):

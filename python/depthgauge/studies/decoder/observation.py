@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge.studies import checks
-from depthgauge.studies.arrays import Floats, float_array
+from depthgauge._common import arguments
+from depthgauge._common.arrays import Floats, float_array
 from depthgauge.studies.decoder.errors import NonFiniteRatioError, NonFiniteValueError, NormalizerError
 from depthgauge.studies.decoder.model import LossDerivative, loss_derivative
 from depthgauge.studies.decoder.parameters import Parameters
@@ -81,7 +81,7 @@ def site_ratios(rms: npt.ArrayLike, normalizer: int) -> Floats:
     values = float_array("rms", rms).astype(np.float64)
     if values.ndim != 1:
         raise ValueError(f"rms must have shape (S,); got {values.shape}")
-    if not checks.integer("normalizer", normalizer, minimum=-len(values)) < len(values):
+    if not arguments.integer("normalizer", normalizer, minimum=-len(values)) < len(values):
         raise ValueError(f"normalizer={normalizer} must be the index of one of {len(values)} sites")
     divisor = float(values[normalizer])
     if not 0 < divisor < math.inf:
@@ -105,7 +105,7 @@ def classify(ratio: float) -> str:
     """
     try:
         # A float, for beside a NumPy scalar of less precision the band itself would be rounded.
-        value = checks.real("ratio", ratio)
+        value = arguments.real("ratio", ratio)
     except ValueError as error:
         raise NonFiniteRatioError(str(error)) from None
     low, high = BAND

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from depthgauge.studies import checks
-from depthgauge.studies.arrays import Array
+from depthgauge._common import arguments
+from depthgauge._common.arrays import Array
 from depthgauge.studies.decoder.config import DecoderConfig
 from depthgauge.studies.decoder.errors import LayoutError
 
@@ -42,7 +42,7 @@ class Parameters(Mapping[str, Array]):
     """
 
     def __init__(self, config: DecoderConfig) -> None:
-        self.config = checks.instance("config", config, DecoderConfig)
+        self.config = arguments.instance("config", config, DecoderConfig)
         self.stage: Stage = "blank"
         self.gradients: dict[str, Array] = {}
         self._arrays: dict[str, Array] = {}

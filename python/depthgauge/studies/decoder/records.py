@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge.studies import checks
-from depthgauge.studies.arrays import float_array
+from depthgauge._common import arguments
+from depthgauge._common.arrays import float_array
 from depthgauge.studies.decoder.config import DecoderConfig
 from depthgauge.studies.decoder.errors import RecordError
 from depthgauge.studies.decoder.parameters import Parameters, check_layout
@@ -124,7 +124,7 @@ def restore(record: Record, stored: Mapping[str, npt.ArrayLike]) -> Parameters:
     TypeError
         If an argument is of the wrong kind.
     """
-    _check_record(checks.instance("record", record, Record))
+    _check_record(arguments.instance("record", record, Record))
     if not isinstance(stored, Mapping):
         raise TypeError(f"stored must map names to arrays; got {type(stored).__name__}")
     arrays = {name: float_array(name, value) for name, value in stored.items()}
@@ -138,7 +138,7 @@ def _check_record(record: Record) -> None:
     if record.policy not in tuple(RULES):
         raise RecordError(f"policy {record.policy!r} is unknown; known are {', '.join(RULES)}")
     try:
-        config = checks.instance("config", record.config, DecoderConfig)
+        config = arguments.instance("config", record.config, DecoderConfig)
         expected = Record.of(config, RULES[record.policy], record.generator_before)
     except (TypeError, ValueError) as error:
         raise RecordError(f"fields do not describe a record: {error}") from error

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge.studies.arrays import Array, Floats
+from depthgauge._common.arrays import Array, Floats
 
 
 @dataclass(frozen=True, eq=False)

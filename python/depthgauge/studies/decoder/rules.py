@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from depthgauge.studies import checks
+from depthgauge._common import arguments
 from depthgauge.studies.decoder.config import DecoderConfig
 
 # The last matrices of both branches, which write to the residual stream.
@@ -99,4 +99,4 @@ def find_rule(name: str) -> Rule:
     TypeError
         If `name` is not a string.
     """
-    return RULES[checks.choice("rule", name, tuple(RULES), {"rezero": "zero", "unscaled": "none"})]
+    return RULES[arguments.choice("rule", name, tuple(RULES), {"rezero": "zero", "unscaled": "none"})]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge.studies import checks
-from depthgauge.studies.arrays import Indices, raw_array
+from depthgauge._common import arguments
+from depthgauge._common.arrays import Indices, raw_array
 from depthgauge.studies.decoder.config import DecoderConfig
 from depthgauge.studies.decoder.errors import EmptyValidityError, NonFiniteValueError
 
@@ -64,7 +64,7 @@ def valid_count(valid: Validity, length: int) -> int:
         if not mask[:count].all():
             raise ValueError("valid has padding before a valid position; padding must be trailing")
     else:
-        count = checks.integer("valid", valid, minimum=0)
+        count = arguments.integer("valid", valid, minimum=0)
         if count > length:
             raise ValueError(f"valid={count} exceeds the {length} positions")
     if count == 0:
@@ -99,6 +99,6 @@ def _id(name: str, token: Any, vocabulary: int) -> int:
         if not np.isfinite(token):
             raise NonFiniteValueError(f"{name} is {token}, at a valid position; tokens run from 0 to {vocabulary - 1}")
         whole = int(token) if token.is_integer() else token
-    if checks.integer(name, whole, minimum=0) >= vocabulary:
+    if arguments.integer(name, whole, minimum=0) >= vocabulary:
         raise ValueError(f"{name}={token} is outside the vocabulary; tokens run from 0 to {vocabulary - 1}")
     return int(whole)

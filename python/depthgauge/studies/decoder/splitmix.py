@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge.studies import checks
-from depthgauge.studies.arrays import Floats
+from depthgauge._common import arguments
+from depthgauge._common.arrays import Floats
 
 Words = npt.NDArray[np.uint64]
 
@@ -52,7 +52,7 @@ class SplitMix64:
     """
 
     def __init__(self, seed: int) -> None:
-        self.state = checks.integer("seed", seed, minimum=0)
+        self.state = arguments.integer("seed", seed, minimum=0)
         if self.state >= _WORD:
             raise ValueError(f"seed={seed} must be below 2**64")
 
@@ -66,7 +66,7 @@ class SplitMix64:
 
     def integers(self, count: int) -> Words:
         """Return the next `count` outputs, uint64, shape (count,)."""
-        found = np.empty(checks.integer("count", count, minimum=0), np.uint64)
+        found = np.empty(arguments.integer("count", count, minimum=0), np.uint64)
         for first, chunk in self._chunks(found.size):
             found[first : first + len(chunk)] = chunk
         return found

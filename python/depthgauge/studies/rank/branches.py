@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import depthgauge as dg
-from depthgauge.studies.arrays import Array
+from depthgauge._common.arrays import Array
 
 
 def branch_jacobians(block: dg.Block, weights: dg.Weights, x: Array) -> Array:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import depthgauge as dg
-from depthgauge.studies.arrays import Array, Floats
+from depthgauge._common.arrays import Array, Floats
 from depthgauge.studies.rank.branches import branch_jacobians
 from depthgauge.studies.rank.figures import line, panels, sequence_color, style
 from depthgauge.studies.rank.fits import contour_exponents, crossing

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge.studies.arrays import Array
+from depthgauge._common.arrays import Array
 from depthgauge.studies.rank.networks import DTYPE
 
 PIXELS, CLASSES = 64, 10

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge.studies.arrays import Floats
+from depthgauge._common.arrays import Floats
 
 if TYPE_CHECKING:
     import xarray

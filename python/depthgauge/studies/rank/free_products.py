@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from depthgauge.studies.arrays import Floats
+from depthgauge._common.arrays import Floats
 
 # The variable of integration, as far as anything is left, and so fine that the kink at full rank costs 1e-4 at most.
 _SIGMAS = np.exp(np.linspace(-35.0, 35.0, 3001))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 import depthgauge as dg
-from depthgauge.studies.arrays import Floats
+from depthgauge._common.arrays import Floats
 
 ACTIVATION_TITLES = {"relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "abs": "abs", "tanh": "tanh"}
 

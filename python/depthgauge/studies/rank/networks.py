@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import depthgauge as dg
-from depthgauge.studies.arrays import Array
+from depthgauge._common.arrays import Array
 
 TITLES = {"pre": "Pre-Norm", "post": "Post-Norm", "output": "Output-Norm"}
 

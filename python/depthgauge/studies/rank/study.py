@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import depthgauge as dg
-from depthgauge.studies import checks
+from depthgauge._common import arguments
 from depthgauge.studies.rank import figures
 from depthgauge.studies.rank.intervals import Finding, mean_and_half
 
@@ -181,14 +181,14 @@ def run_study(
     ImportError
         If an optional package is missing (extra ``studies``).
     """
-    check_packages([checks.instance("study", study, Study)])
+    check_packages([arguments.instance("study", study, Study)])
     started = time.perf_counter()
-    count = checks.integer("seeds", (QUICK_SEEDS if quick else study.seeds) if seeds is None else seeds, minimum=1)
-    features = checks.integer(
+    count = arguments.integer("seeds", (QUICK_SEEDS if quick else study.seeds) if seeds is None else seeds, minimum=1)
+    features = arguments.integer(
         "width", (min(QUICK_WIDTH, study.width) if quick else study.width) if width is None else width, minimum=2
     )
     layers = (study.quick_depths if quick else study.depths) if depths is None else _ascending(depths)
-    executor = ThreadPoolExecutor(_workers(threads))
+    executor = ThreadPoolExecutor(arguments.thread_count(threads))
     try:
         results = {
             name: _swept(study, name, part, features, seeds=count, executor=executor, store=store, progress=progress)
@@ -209,16 +209,10 @@ def run_study(
 
 
 def _ascending(depths: Sequence[int]) -> tuple[int, ...]:
-    layers = tuple(sorted({checks.integer(f"depths[{at}]", depth, minimum=1) for at, depth in enumerate(depths)}))
+    layers = tuple(sorted({arguments.integer(f"depths[{at}]", depth, minimum=1) for at, depth in enumerate(depths)}))
     if not layers:
         raise ValueError("depths is empty; give at least one number of blocks")
     return layers
-
-
-def _workers(threads: int | None) -> int:
-    """Return how many cells run at a time: as many as there are threads, unless fewer are asked for."""
-    available: int = dg.build_config()["threads"]
-    return available if threads is None else min(checks.integer("threads", threads, minimum=1), available)
 
 
 def _swept(study: Study, name: str, part: Part, width: int, **options: Any) -> xarray.Dataset:

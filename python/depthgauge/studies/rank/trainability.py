@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import depthgauge as dg
-from depthgauge.studies.arrays import Array, Floats
+from depthgauge._common.arrays import Array, Floats
 from depthgauge.studies.rank.digits import CLASSES, PIXELS, TRAINING, split_digits
 from depthgauge.studies.rank.figures import line, panels, style
 from depthgauge.studies.rank.fits import chance_above, slope, spearman

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import depthgauge as dg
-from depthgauge.studies.arrays import Array, Floats
+from depthgauge._common.arrays import Array, Floats
 from depthgauge.studies.rank.digits import Examples
 from depthgauge.studies.rank.networks import DTYPE, generated
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import depthgauge as dg
-from depthgauge.studies.arrays import Array
+from depthgauge._common.arrays import Array
 from depthgauge.studies.rank.figures import line, panels, sequence_color, style
 from depthgauge.studies.rank.fits import crossing
 from depthgauge.studies.rank.free_products import FreeProduct, marchenko_pastur, marchenko_pastur_below
