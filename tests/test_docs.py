@@ -12,6 +12,8 @@ import pytest
 import depthgauge as dg
 from depthgauge import cli
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 if not all(page.exists() for page in PAGES):

@@ -17,6 +17,8 @@ import pytest
 
 import depthgauge as dg
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 COMPARE = ROOT / "benchmarks" / "compare.py"
 SYMBOLS = ROOT / "tools" / "check_weak_symbols.py"
