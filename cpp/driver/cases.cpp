@@ -162,6 +162,14 @@ std::vector<Case> special_cases() {
   };
 }
 
+std::vector<Case> special_jacobian_cases() {
+  constexpr int64_t kWide = 64, kExamples = 2;
+  std::vector<Case> cases = special_cases();
+  for (Case& c : cases)
+    if (c.equation.width > kWide) c.examples = std::min(c.examples, kExamples);
+  return cases;
+}
+
 std::vector<Case> concurrent_cases() {
   return {
       changed([](Case& c) { c.equation.width = 24, c.equation.hidden = 40, c.examples = 70, c.depth = 4; }),
