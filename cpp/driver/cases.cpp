@@ -2,6 +2,8 @@
 
 #include <sstream>
 
+#include "stack/names.hpp"
+
 namespace depthgauge::driver {
 namespace {
 
@@ -9,11 +11,12 @@ using stack::Activation;
 using stack::Branch;
 using stack::Norm;
 
-constexpr int kBranches = 3, kNorms = 7, kActivations = 9;
-const char* const kBranchNames[kBranches] = {"mlp", "linear", "gated"};
-const char* const kNormNames[kNorms] = {"none", "rms", "layer", "center", "dyt", "rms_detached", "layer_detached"};
-const char* const kActivationNames[kActivations] = {"relu",      "leaky_relu", "tanh", "sigmoid", "gelu",
-                                                    "gelu_tanh", "silu",       "abs",  "identity"};
+using stack::kActivationNames;
+using stack::kBranchNames;
+using stack::kNormNames;
+
+constexpr int kBranches = std::size(kBranchNames), kNorms = std::size(kNormNames);
+constexpr int kActivations = std::size(kActivationNames);
 const char* const kLayoutNames[kLayouts] = {"contiguous", "reversed", "examples_inside", "misaligned", "repeated"};
 
 // Deals every value equally often, in an order that repeats late.
@@ -157,6 +160,14 @@ std::vector<Case> special_cases() {
       // Gains and shifts where there is no norm.
       changed([](Case& c) { c.equation.norm[stack::kPre] = Norm::none, c.gains = c.shifts = true; }),
   };
+}
+
+std::vector<Case> special_jacobian_cases() {
+  constexpr int64_t kWide = 64, kExamples = 2;
+  std::vector<Case> cases = special_cases();
+  for (Case& c : cases)
+    if (c.equation.width > kWide) c.examples = std::min(c.examples, kExamples);
+  return cases;
 }
 
 std::vector<Case> concurrent_cases() {

@@ -30,7 +30,10 @@ std::vector<Case> covering_cases(uint64_t salt, int stride);
 // Sizes beyond the blocking of the kernels, one at a time, and axes without elements.
 std::vector<Case> special_cases();
 
-// A few of moderate size, for checks of calls rather than of numbers.
+// The same for checks of Jacobians.  A Jacobian is made of one example, so that of wide stacks two do.
+std::vector<Case> special_jacobian_cases();
+
+// Some of moderate size, for checks of calls rather than of numbers.
 std::vector<Case> concurrent_cases();
 
 }  // namespace depthgauge::driver

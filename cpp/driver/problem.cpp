@@ -2,16 +2,14 @@
 
 #include <cmath>
 
+#include "stack/names.hpp"
+
 namespace depthgauge::driver {
 namespace {
 
 using namespace stack;
 
 int64_t levels(const Case& c) { return c.quantiles ? static_cast<int64_t>(kLevels.size()) : 0; }
-
-const char* const kFieldNames[kFields] = {"up",       "down",        "gate",      "b_up",      "b_down",       "b_gate",
-                                          "pre gain", "output gain", "post gain", "pre shift", "output shift",
-                                          "post shift"};
 
 // An array that the equation may have no use for: then there is none, and the pointer is null.
 template <class E>

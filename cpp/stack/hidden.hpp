@@ -14,15 +14,11 @@ using depthgauge::stack::one_bit;
 
 template <Activation>
 struct Function;
-template <> struct Function<Activation::relu> : Relu {};
-template <> struct Function<Activation::leaky_relu> : LeakyRelu {};
-template <> struct Function<Activation::tanh> : Tanh {};
-template <> struct Function<Activation::sigmoid> : Sigmoid {};
-template <> struct Function<Activation::gelu> : Gelu {};
-template <> struct Function<Activation::gelu_tanh> : GeluTanh {};
-template <> struct Function<Activation::silu> : Silu {};
-template <> struct Function<Activation::abs> : Abs {};
-template <> struct Function<Activation::identity> : Identity {};
+#define DG_FUNCTION(name, Struct) \
+  template <>                     \
+  struct Function<Activation::name> : Struct {};
+DG_ACTIVATIONS(DG_FUNCTION)
+#undef DG_FUNCTION
 
 // Where a chunk of hidden units leaves what derivatives and statistics need; null where not wanted.
 template <class T>
@@ -120,17 +116,9 @@ void activate(const Equation& eq, T* product, int64_t n, const T* bias, const T*
   const ActivationParameters<T> p{static_cast<T>(eq.slope)};
   const T scale = static_cast<T>(eq.weight_scale);
   switch (eq.activation) {
-#define DG_CASE(name) \
+#define DG_CASE(name, Struct) \
   case Activation::name: return activate_with<T, Activation::name, Record>(product, n, scale, bias, p, up, record);
-    DG_CASE(relu)
-    DG_CASE(leaky_relu)
-    DG_CASE(tanh)
-    DG_CASE(sigmoid)
-    DG_CASE(gelu)
-    DG_CASE(gelu_tanh)
-    DG_CASE(silu)
-    DG_CASE(abs)
-    DG_CASE(identity)
+    DG_ACTIVATIONS(DG_CASE)
 #undef DG_CASE
   }
 }

@@ -8,15 +8,9 @@
 
 #include "common/kernel_tables.hpp"
 #include "common/stop.hpp"
+#include "stack/equation.hpp"
 
 namespace depthgauge::stack {
-
-enum class Branch { mlp, linear, gated };
-enum class Norm { none, rms, layer, center, dyt, rms_detached, layer_detached };
-enum class Activation { relu, leaky_relu, tanh, sigmoid, gelu, gelu_tanh, silu, abs, identity };
-
-// The three places of a norm in a block.
-enum Place { kPre, kOutput, kPost, kPlaces };
 
 template <class T>
 inline constexpr int kGroup = 64 / static_cast<int>(sizeof(T));
@@ -25,18 +19,6 @@ inline constexpr int kMaxGroup = 16;
 inline constexpr int kMaxJobs = 16;
 // Rows of a weight gradient a call.
 inline constexpr int kOuterRows = 48;
-
-struct Equation {
-  Branch branch;
-  Activation activation;
-  Norm norm[kPlaces];
-  double eps;
-  double slope;
-  double dyt_alpha;
-  double weight_scale;
-  int64_t width;
-  int64_t hidden;
-};
 
 // The derivative of these is 1 or `slope`, so that the tape needs a bit a unit.
 __attribute__((always_inline)) inline bool one_bit(Activation a) {
