@@ -154,6 +154,23 @@ def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> TangentArra
     return TangentArrays(output, rms)
 
 
+def products(stack: Stack, tape: Any, vectors: Array, *, transposed: bool, threads: int) -> Array:
+    """Return the Jacobian at the one example of a tape, or its transpose, times vectors (V, d)."""
+    # The tape has that example in every lane of its one group, so that it is one of as many examples, too: vectors go
+    # through in lanes, and beyond those as probes.
+    count, width = vectors.shape
+    lanes = max(min(count, _LINE // vectors.itemsize), 1)
+    probes = -(-count // lanes)
+    padded: Array = np.zeros((probes * lanes, width), vectors.dtype)
+    padded[:count] = vectors
+    padded = padded.reshape(probes, lanes, width)
+    if transposed:
+        found = vjp(stack, tape, padded, weight_grads=False, quantiles=(), threads=threads).input_gradient
+    else:
+        found = jvp(stack, tape, padded, threads=threads).output
+    return found.reshape(probes * lanes, width)[:count]
+
+
 class _JacobianAccumulator:
     """See `depthgauge.backends.protocol.JacobianAccumulator`."""
 
