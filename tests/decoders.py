@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from depthgauge._common.arrays import Array
 from depthgauge.studies import decoder
-from depthgauge.studies.arrays import Array
 from depthgauge.studies.decoder import (
     BUDGET,
     DecoderConfig,

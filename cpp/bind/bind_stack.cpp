@@ -192,6 +192,7 @@ void bind_precision(py::module_& m, const std::string& suffix) {
       .def("jvp", &run_jvp<T>, py::pos_only());
   py::class_<BoundTape<T>>(m, ("Tape_" + suffix).c_str())
       .def_property_readonly("nbytes", &BoundTape<T>::nbytes)
+      .def("of_copies", &BoundTape<T>::of_copies, py::pos_only())
       .def("states", &BoundTape<T>::states)
       .def(py::pickle([](const BoundTape<T>& tape) { return tape.to_state(); },
                       [](const py::tuple& state) { return BoundTape<T>(state); }));

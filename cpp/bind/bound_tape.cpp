@@ -51,6 +51,15 @@ const stack::TapeArrays<T>& BoundTape<T>::of(const stack::Stack<T>& stack) const
 }
 
 template <class T>
+BoundTape<T> BoundTape<T>::of_copies(int64_t count) const {
+  if (sizes_.examples != 1 || count < 1 || count > stack::kGroup<T>)
+    throw std::invalid_argument("only the tape of one example is that of copies, and of no more than a group");
+  BoundTape copies = *this;
+  copies.sizes_.examples = count;
+  return copies;
+}
+
+template <class T>
 py::array BoundTape<T>::states() const {
   const auto [R, L, B, d] = sizes_;
   py::array rows = empty(py::make_tuple(R, L + 1, B, d), py::dtype::of<T>());

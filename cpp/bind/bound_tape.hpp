@@ -18,6 +18,8 @@ class BoundTape {
   const stack::TapeArrays<T>& of(const stack::Stack<T>& stack) const;
   int64_t examples() const { return sizes_.examples; }
   int64_t nbytes() const { return layout_.total(); }
+  // The tape of one example as that of up to a group of copies of it: all lanes of its group hold it.
+  BoundTape of_copies(int64_t count) const;
   // States as rows, (R, L+1, B, d).
   py::array states() const;
   // Plain data, the same on every instruction set.

@@ -33,7 +33,7 @@ inline constexpr int kGuard = 0xa5;
 // Fresh memory: no kernel computes this NaN or this count, but it comes through where one reads what it should not.
 inline constexpr int kUnwritten = 0xff;
 
-template <class T>
+template <class T, size_t Alignment = alignof(T)>
 class Array {
  public:
   Array() = default;
@@ -62,7 +62,7 @@ class Array {
 
  private:
   // No more than the type needs, or any allocator gives.
-  static constexpr std::align_val_t kAlignment{std::max<size_t>(alignof(T), alignof(std::max_align_t))};
+  static constexpr std::align_val_t kAlignment{std::max<size_t>(Alignment, alignof(std::max_align_t))};
   static T* allocate(int64_t count) {
     return static_cast<T*>(::operator new(sizeof(T) * static_cast<size_t>(count) + kGuardBytes, kAlignment));
   }
@@ -80,8 +80,8 @@ struct Bytes {
   size_t element;
 };
 
-template <class T>
-Bytes bytes_of(const char* name, const Array<T>& array) {
+template <class T, size_t A>
+Bytes bytes_of(const char* name, const Array<T, A>& array) {
   return {name, reinterpret_cast<const char*>(array.data()), array.bytes(), sizeof(T)};
 }
 

@@ -11,14 +11,8 @@ using namespace stack;
 
 int64_t levels(const Case& c) { return c.quantiles ? static_cast<int64_t>(kLevels.size()) : 0; }
 
-// An array that the equation may have no use for: then there is none, and the pointer is null.
-template <class E>
-Array<E> array_if(int64_t count) {
-  return count ? Array<E>(count) : Array<E>();
-}
-
-template <class E>
-void append(std::vector<Bytes>& list, const char* name, const Array<E>& array) {
+template <class E, size_t A>
+void append(std::vector<Bytes>& list, const char* name, const Array<E, A>& array) {
   if (array.data()) list.push_back(bytes_of(name, array));
 }
 
@@ -156,17 +150,9 @@ ForwardRun<T>::ForwardRun(const Problem<T>& problem, Span span, bool keep, const
   }
   if (c.cosine) cosine_ = Array<double>(states);
   if (keep) {
-    const TapeSizes sizes = tape_sizes(stack);
-    states_ = Array<T>(sizes.states);
-    constexpr auto each = static_cast<int64_t>(sizeof(NormFactors<T>) / sizeof(T));
-    for (int place = 0; place < kPlaces; ++place)
-      factors_[place] = array_if<NormFactors<T>>(sizes.factors[place] / each);
-    branch_ = array_if<T>(sizes.branch);
-    sum_ = array_if<T>(sizes.sum);
-    positive_ = array_if<uint16_t>(sizes.positive);
-    derivative_ = array_if<T>(sizes.derivative);
-    gate_value_ = array_if<T>(sizes.gate_value);
-    if (c.activations) activation_ = array_if<T>(sizes.activation);
+    const TapeLayout<T> layout = tape_layout(stack, c.activations);
+    for (int part = 0; part < TapeLayout<T>::kParts; ++part)
+      if (layout.bytes[part] || part == 0) tape_[part] = Array<char, 64>(layout.bytes[part]);
   }
   ForwardResults<T> out{};
   out.output = output.data();
@@ -187,16 +173,9 @@ ForwardRun<T>::ForwardRun(const Problem<T>& problem, Span span, bool keep, const
 
 template <class T>
 TapeArrays<T> ForwardRun<T>::tape() const {
-  TapeArrays<T> arrays;
-  arrays.states = states_.data();
-  for (int place = 0; place < kPlaces; ++place) arrays.factors[place] = factors_[place].data();
-  arrays.branch = branch_.data();
-  arrays.sum = sum_.data();
-  arrays.positive = positive_.data();
-  arrays.derivative = derivative_.data();
-  arrays.gate_value = gate_value_.data();
-  arrays.activation = activation_.data();
-  return arrays;
+  char* parts[TapeLayout<T>::kParts];
+  for (int part = 0; part < TapeLayout<T>::kParts; ++part) parts[part] = tape_[part].data();
+  return TapeLayout<T>::of_parts(parts);
 }
 
 template <class T>
@@ -220,14 +199,7 @@ std::vector<Bytes> ForwardRun<T>::results() const {
 template <class T>
 std::vector<Bytes> ForwardRun<T>::tape_bytes() const {
   std::vector<Bytes> list;
-  append(list, "tape states", states_);
-  for (const auto& factors : factors_) append(list, "tape factors", factors);
-  append(list, "tape branch", branch_);
-  append(list, "tape sum", sum_);
-  append(list, "tape positive", positive_);
-  append(list, "tape derivative", derivative_);
-  append(list, "tape gate_value", gate_value_);
-  append(list, "tape activation", activation_);
+  for (const auto& part : tape_) append(list, "tape", part);
   return list;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "driver/cases.hpp"
+#include "stack/tape_layout.hpp"
 
 namespace depthgauge::driver {
 
@@ -62,9 +63,8 @@ class ForwardRun {
  private:
   Array<double> batch_mean_norm_, branch_rms_, live_fraction_, dead_units_, saturation_;
   Array<double> derivative_quantiles_, cosine_;
-  Array<T> states_, branch_, sum_, derivative_, gate_value_, activation_;
-  Array<stack::NormFactors<T>> factors_[kPlaces];
-  Array<uint16_t> positive_;
+  // Each part of the tape by itself, so that to overrun one shows.
+  Array<char, 64> tape_[stack::TapeLayout<T>::kParts];
 };
 
 enum class WeightGradients { none, full, rms };

@@ -48,28 +48,6 @@ Layer<T> Stack<T>::layer(int64_t set, int64_t index, int64_t next) const {
 }
 
 template <class T>
-TapeSizes tape_sizes(const Stack<T>& stack) {
-  const Equation& eq = stack.equation;
-  const int64_t blocks = stack.replicates * stack.depth * stack.groups();
-  const int64_t rows = blocks * eq.width * kGroup<T>, hidden = blocks * eq.hidden * kGroup<T>;
-  TapeSizes sizes{};
-  sizes.states = stack.replicates * (stack.depth + 1) * stack.groups() * eq.width * kGroup<T>;
-  for (int place = 0; place < kPlaces; ++place)
-    if (eq.norm[place] != Norm::none && eq.norm[place] != Norm::dyt)
-      sizes.factors[place] = blocks * static_cast<int64_t>(sizeof(NormFactors<T>) / sizeof(T));
-  if (stack.active(kOutput)) sizes.branch = rows;
-  if (stack.active(kPost)) sizes.sum = rows;
-  const bool gated = eq.branch == Branch::gated;
-  if (one_bit(eq.activation) && !gated)
-    sizes.positive = blocks * eq.hidden;
-  else
-    sizes.derivative = hidden;
-  if (gated) sizes.gate_value = hidden;
-  if (eq.branch != Branch::linear) sizes.activation = hidden;
-  return sizes;
-}
-
-template <class T>
 std::vector<int64_t> by_set(const Stack<T>& stack) {
   std::vector<int64_t> order(static_cast<size_t>(stack.replicates));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -115,7 +93,6 @@ Kernels<T> kernels(Target target) {
 
 #define DG_INSTANTIATE(T)                                                                          \
   template struct Stack<T>;                                                                        \
-  template TapeSizes tape_sizes(const Stack<T>&);                                                  \
   template std::vector<int64_t> by_set(const Stack<T>&);                                           \
   template Plan make_plan(const Stack<T>&, int64_t, int, const std::vector<int64_t>&);             \
   template Kernels<T> kernels<T>(Target);

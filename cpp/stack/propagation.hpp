@@ -68,13 +68,6 @@ struct TapeArrays {
   T* activation = nullptr;  // may be left out: it spares weight gradients a product
 };
 
-// Which parts of a tape a stack has, in elements of T, or of uint16_t for `positive`.
-struct TapeSizes {
-  int64_t states, factors[kPlaces], branch, sum, positive, derivative, gate_value, activation;
-};
-template <class T>
-TapeSizes tape_sizes(const Stack<T>& stack);
-
 // What a pass measures of every state (depth + 1 values a replicate) or block (depth): X(name, type, of).
 #define DG_FORWARD_STATISTICS(X)      \
   X(rms, double, state)               \

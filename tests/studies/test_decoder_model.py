@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from decoders import INPUTS, SMALL, TARGETS, made
 
-from depthgauge.studies.arrays import Array
+from depthgauge._common.arrays import Array
 from depthgauge.studies.decoder import (
     BUDGET,
     DecoderConfig,

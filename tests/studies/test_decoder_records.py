@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from decoders import CONFIG, initialized, touch, unchanged
 
+from depthgauge._common.arrays import Array
 from depthgauge.studies import decoder
-from depthgauge.studies.arrays import Array
 from depthgauge.studies.decoder import (
     BUDGET,
     RULES,

@@ -14,6 +14,9 @@ from depthgauge import _core
 from depthgauge._common.arrays import Array, Floats, Indices
 from depthgauge.backends.protocol import Keep, Results, SingularArrays, Stack, flat_vectors
 
+# The kernels hold a group of examples, a cache line wide, side by side.
+_LINE = 64
+
 
 def forward(
     stack: Stack,
@@ -57,6 +60,24 @@ def jvp(stack: Stack, tape: Any, tangent: Array, *, threads: int) -> Results:
     flat = flat_vectors(stack, tangent)
     found: Results = _bound(stack).jvp(tape, tangent.shape[:-2], flat, _target(), threads)
     return found
+
+
+def products(stack: Stack, tape: Any, vectors: Array, *, transposed: bool, threads: int) -> Array:
+    """Return the Jacobian at the one example of a tape, or its transpose, times vectors (V, d)."""
+    # Vectors go through in the lanes of the example's group, and beyond those as probes.
+    count, width = vectors.shape
+    lanes = max(min(count, _LINE // vectors.itemsize), 1)
+    probes = -(-count // lanes)
+    padded: Array = np.zeros((probes * lanes, width), vectors.dtype)
+    padded[:count] = vectors
+    padded = padded.reshape(probes, lanes, width)
+    copies = tape.of_copies(lanes)
+    if transposed:
+        found = vjp(stack, copies, padded, weight_grads=False, quantiles=(), threads=threads)["input_gradient"]
+    else:
+        found = jvp(stack, copies, padded, threads=threads)["output"]
+    products: Array = found.reshape(probes * lanes, width)[:count]
+    return products
 
 
 class _JacobianAccumulator:

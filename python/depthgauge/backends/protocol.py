@@ -143,6 +143,12 @@ class Backend(Protocol):
     def jvp(self, stack: Stack, tape: Any, tangent: Array, *, threads: int) -> Results:
         """Push `tangent`, shape (P, R, B, d), any strides, forward."""
 
+    def products(self, stack: Stack, tape: Any, vectors: Array, *, transposed: bool, threads: int) -> Array:
+        """Return the Jacobian at the one example of a tape, or its transpose, times vectors (V, d), in that shape.
+
+        The stack has no replicates.
+        """
+
     def jacobian_accumulator(
         self, count: int, width: int, dtype: np.dtype[Any], *, max_order: int | None, threads: int
     ) -> JacobianAccumulator:

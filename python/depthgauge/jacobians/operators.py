@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from depthgauge._common import arguments
 from depthgauge._common.arrays import Array, float_array, require_dtype
 from depthgauge._common.results import shaped
+from depthgauge.backends import get_backend
 from depthgauge.equation import Block
 from depthgauge.stacks.binding import AnyWeights, check_kinds
-from depthgauge.stacks.propagation import forward, jvp, vjp
-
-# Kernels work on examples side by side, so vectors go through as those of copies of the one example: of so many,
-# whichever holds them, and beyond the larger one as probes.
-_FEW, _MANY = 16, 64
+from depthgauge.stacks.propagation import forward
 
 
 class JacobianOperator:
@@ -41,14 +39,14 @@ class JacobianOperator:
     ) -> None:
         self.shape = (weights.width, weights.width)
         self.dtype = weights.dtype
-        self._example, self._threads = example.copy(), threads
-        few = forward(block, weights, np.repeat(example, _FEW, axis=0), backend=backend, threads=threads)
-        if few.output.ndim != 2:
+        self._threads = threads
+        self._forward = forward(block, weights, example, backend=backend, threads=threads)
+        replicates = self._forward.output.shape[:-2]
+        if replicates:
             raise ValueError(
-                f"jacobian_operator takes one stack, but the weights have replicate axes {few.output.shape[:-2]}; make "
-                "an operator for each replicate"
+                f"jacobian_operator takes one stack, but the weights have replicate axes {replicates}; make an "
+                "operator for each replicate"
             )
-        self._forwards = {_FEW: few}
 
     def matmat(self, X: npt.ArrayLike) -> Array:
         """Return ``J @ X`` for `X` of shape (d, p), in that shape."""
@@ -84,25 +82,16 @@ class JacobianOperator:
         return array
 
     def _product(self, columns: Array, *, transposed: bool) -> Array:
-        width, count = columns.shape
-        copies = _FEW if count <= _FEW else _MANY
-        if copies not in self._forwards:
-            few = self._forwards[_FEW]
-            x = np.repeat(self._example, copies, axis=0)
-            self._forwards[copies] = forward(few.block, few.weights, x, backend=few.backend, threads=self._threads)
-        at = self._forwards[copies]
-        probes = -(-count // copies)
-        vectors: Array = np.zeros((probes * copies, width), self.dtype)
-        vectors[:count] = columns.T
-        vectors = vectors.reshape(probes, copies, width)
-        if transposed:
-            images = vjp(at.block, at.weights, at, vectors, threads=self._threads).input_gradient
-        else:
-            images = jvp(at.block, at.weights, at, vectors, threads=self._threads).output
-        return np.array(images.reshape(probes * copies, width)[:count].T, order="C")
+        backend, workers = get_backend(self._forward.backend), arguments.thread_count(self._threads)
+        tapes = self._forward._tapes("derivatives")
+        segments = self._forward._segments(workers, backward=transposed)
+        vectors = columns.T
+        for tape, (_, stack) in zip(reversed(tapes) if transposed else tapes, segments, strict=True):
+            vectors = backend.products(stack, tape, vectors, transposed=transposed, threads=workers)
+        return np.array(vectors.T, order="C")
 
     def __repr__(self) -> str:
-        return f"JacobianOperator(shape={self.shape}, dtype={self.dtype}, depth={self._forwards[_FEW].weights.depth})"
+        return f"JacobianOperator(shape={self.shape}, dtype={self.dtype}, depth={self._forward.weights.depth})"
 
 
 def jacobian_operator(
@@ -110,7 +99,8 @@ def jacobian_operator(
 ) -> JacobianOperator:
     """Return the Jacobian of a stack at one example as a linear operator, for widths too large to hold it.
 
-    The states are computed and kept once; then a product with p vectors costs as much as a JVP or VJP of p examples.
+    The states of the example are computed and kept once; then a product with p vectors costs as much as a JVP or VJP
+    of p examples.
 
     Parameters
     ----------

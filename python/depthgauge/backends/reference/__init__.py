@@ -4,6 +4,7 @@ from depthgauge.backends.reference.graded import log_singular_values as log_sing
 from depthgauge.backends.reference.graded import relative_singular_values as relative_singular_values
 from depthgauge.backends.reference.jacobians import graded_accumulator as graded_accumulator
 from depthgauge.backends.reference.jacobians import jacobian_accumulator as jacobian_accumulator
+from depthgauge.backends.reference.jacobians import products as products
 from depthgauge.backends.reference.jacobians import propagate as propagate
 from depthgauge.backends.reference.philox import fill_normals as fill_normals
 from depthgauge.backends.reference.propagation import forward as forward

@@ -13,10 +13,30 @@ from depthgauge._common.arrays import Array, Floats, Indices
 from depthgauge.backends.protocol import SingularArrays, Stack
 from depthgauge.backends.reference import graded
 from depthgauge.backends.reference.block import Intermediates, Layer
+from depthgauge.backends.reference.propagation import forward, jvp, vjp
 from depthgauge.backends.reference.singular import singular_values
 
 # An example is rescaled once its largest derivative leaves 2^-30 ... 2^30.
 _RANGE = 30
+
+
+def products(stack: Stack, tape: Any, vectors: Array, *, transposed: bool, threads: int) -> Array:
+    """Return the Jacobian at the one example of a tape, or its transpose, times vectors (V, d)."""
+    # As those of copies of the example, of one number or another: NumPy's products round a row by how many there are.
+    count, width = vectors.shape
+    copies = 16 if count <= 16 else 64
+    probes = -(-count // copies)
+    padded: Array = np.zeros((probes * copies, width), vectors.dtype)
+    padded[:count] = vectors
+    padded = padded.reshape(probes, copies, width)
+    x = np.repeat(tape[:, 0], copies, axis=1)
+    at = forward(stack, x, np.arange(1), keep="states", quantiles=(), cosine=False, threads=threads)[1]
+    if transposed:
+        found = vjp(stack, at, padded, weight_grads=False, quantiles=(), threads=threads)["input_gradient"]
+    else:
+        found = jvp(stack, at, padded, threads=threads)["output"]
+    products: Array = found.reshape(probes * copies, width)[:count]
+    return products
 
 
 def jacobian_accumulator(
