@@ -1,7 +1,6 @@
 #include "bind/bound_stack.hpp"
 
 #include <algorithm>
-#include <map>
 #include <stdexcept>
 
 namespace depthgauge {
@@ -10,41 +9,13 @@ using namespace stack;
 
 namespace {
 
-template <class E>
-E parse(const std::string& what, const std::string& text, const std::map<std::string, E>& options) {
-  const auto found = options.find(text);
-  if (found == options.end()) throw std::invalid_argument(what + "='" + text + "' is unknown to the native backend");
-  return found->second;
-}
-
-Branch parse_branch(const std::string& text) {
-  static const std::map<std::string, Branch> options = {
-      {"mlp", Branch::mlp}, {"linear", Branch::linear}, {"gated", Branch::gated}};
-  return parse("branch", text, options);
-}
-
-Norm parse_norm(const std::string& place, const std::string& text) {
-  static const std::map<std::string, Norm> options = {{"none", Norm::none},
-                                                      {"rms", Norm::rms},
-                                                      {"layer", Norm::layer},
-                                                      {"center", Norm::center},
-                                                      {"dyt", Norm::dyt},
-                                                      {"rms_detached", Norm::rms_detached},
-                                                      {"layer_detached", Norm::layer_detached}};
-  return parse(place, text, options);
-}
-
-Activation parse_activation(const std::string& text) {
-  static const std::map<std::string, Activation> options = {{"relu", Activation::relu},
-                                                            {"leaky_relu", Activation::leaky_relu},
-                                                            {"tanh", Activation::tanh},
-                                                            {"sigmoid", Activation::sigmoid},
-                                                            {"gelu", Activation::gelu},
-                                                            {"gelu_tanh", Activation::gelu_tanh},
-                                                            {"silu", Activation::silu},
-                                                            {"abs", Activation::abs},
-                                                            {"identity", Activation::identity}};
-  return parse("activation", text, options);
+// The option of that name, in the order of its enumeration.
+template <class E, size_t N>
+E parse(const char* what, const std::string& text, const char* const (&names)[N]) {
+  const auto found = std::find(names, names + N, text);
+  if (found == names + N)
+    throw std::invalid_argument(std::string(what) + "='" + text + "' is unknown to the native backend");
+  return static_cast<E>(found - names);
 }
 
 int64_t dimension(const char* what, int64_t value) {
@@ -53,10 +24,6 @@ int64_t dimension(const char* what, int64_t value) {
 }
 
 }  // namespace
-
-const char* const kFieldNames[kFields] = {"up",         "down",      "gate",         "b_up",
-                                          "b_down",     "b_gate",    "pre_gain",     "output_gain",
-                                          "post_gain",  "pre_shift", "output_shift", "post_shift"};
 
 void check_indices(const int64_t* index, int64_t count, int64_t below, const std::string& what) {
   if (!std::all_of(index, index + count, [&](int64_t i) { return i >= 0 && i < below; }))
@@ -67,10 +34,11 @@ template <class T>
 void BoundStack<T>::read_equation(const py::object& block) {
   Equation& eq = stack_.equation;
   const auto text = [&](const char* name) { return block.attr(name).template cast<std::string>(); };
-  eq.branch = parse_branch(text("branch"));
-  eq.activation = parse_activation(text("activation"));
+  eq.branch = parse<Branch>("branch", text("branch"), kBranchNames);
+  eq.activation = parse<Activation>("activation", text("activation"), kActivationNames);
   const char* const places[kPlaces] = {"pre_norm", "output_norm", "post_norm"};
-  for (int place = 0; place < kPlaces; ++place) eq.norm[place] = parse_norm(places[place], text(places[place]));
+  for (int place = 0; place < kPlaces; ++place)
+    eq.norm[place] = parse<Norm>(places[place], text(places[place]), kNormNames);
   // Scalars are rounded once to the arrays' precision.
   const auto scalar = [&](const char* name) {
     return static_cast<double>(static_cast<T>(block.attr(name).template cast<double>()));

@@ -8,12 +8,9 @@
 #include <vector>
 
 #include "bind/arrays.hpp"
-#include "stack/propagation.hpp"
+#include "stack/names.hpp"
 
 namespace depthgauge {
-
-// The names of the fields of weights, in the order of `FieldName`.
-extern const char* const kFieldNames[stack::kFields];
 
 void check_indices(const int64_t* index, int64_t count, int64_t below, const std::string& what);
 
