@@ -110,8 +110,9 @@ class Propagation {
       for (int64_t unit = begin; unit < end; ++unit) {
         const Member<T, A>& member = member_of(unit);
         const GroupTape<T>& tape = tapes[static_cast<size_t>(unit - begin)];
-        if (follower < member.accumulators.size())
-          for (int lane = 0; lane < tape.examples(); ++lane) tasks.push_back({member.accumulators[follower], &tape, lane});
+        if (follower >= member.accumulators.size()) continue;
+        for (int lane = 0; lane < tape.examples(); ++lane)
+          tasks.push_back({member.accumulators[follower], &tape, lane});
       }
       A::advance(tasks, layers, resources_);
     }

@@ -1,4 +1,4 @@
-"""Jacobians through weights that are made a stretch at a time are those through the same weights, stored."""
+"""Jacobians through weights that are made a segment at a time are those through the same weights, stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEPTH = 23
 
 
 @pytest.fixture(autouse=True)
-def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold 8 layers at once."""
     monkeypatch.setattr(segments, "_STRETCH_BYTES", 8 * 3 * 2 * 5 * 7 * 8)
 
