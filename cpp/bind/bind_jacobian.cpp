@@ -62,8 +62,8 @@ void propagate(const std::vector<const BoundStack<T>*>& stacks, int64_t examples
 }
 
 template <class T>
-void copy(const JacobianAccumulator<T>& accumulator, const py::array& matrices, const py::array& exponents, const std::string& target,
-          int threads) {
+void copy(const JacobianAccumulator<T>& accumulator, const py::array& matrices, const py::array& exponents,
+          const std::string& target, int threads) {
   const int64_t d = accumulator.width();
   T* const to = data_of<T>(matrices, "matrices", accumulator.count() * accumulator.parts() * d * d, true);
   int64_t* const exponent = data_of<int64_t>(exponents, "exponents", accumulator.count(), true);

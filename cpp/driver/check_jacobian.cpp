@@ -176,7 +176,8 @@ class Jacobians {
     accumulator.log_singular_values(logs.data(), together_);
     for (int64_t n = 0; d > 0 && n < whole_.count; ++n) {
       check(whole_.converged[n], "singular values of jacobians are found");
-      const double top = std::ldexp(static_cast<double>(whole_.values[n * d]), static_cast<int>(whole_.value_exponents[n]));
+      const double top =
+          std::ldexp(static_cast<double>(whole_.values[n * d]), static_cast<int>(whole_.value_exponents[n]));
       if (!(top > 0)) continue;
       check(std::abs(logs[n * d] - std::log(top)) <= 1e6 * kTolerance<T>, "graded and plain products agree");
     }

@@ -29,8 +29,8 @@ class GroupTape {
   const stack::Equation& equation() const { return part_.equation; }
   stack::Layer<T> layer(int64_t l) const { return part_.layer(part_.set_of[0], l, l + 1 < layers_ ? l + 1 : -1); }
   void linearize(const Kernels<T>& table, int64_t l, int lane, Request request, T* workspace, Linearized<T>* out) const;
-  // Whether there is a NaN in the state after layer `l`.  Dead units pass nothing on, not even that, so that from here on
-  // derivatives say nothing.
+  // Whether there is a NaN in the state after layer `l`.  Dead units pass nothing on, not even that, so that from here
+  // on derivatives say nothing.
   bool is_lost(int64_t l, int lane) const;
 
  private:

@@ -49,7 +49,8 @@ void JacobianAccumulator<T>::copy(T* matrices, int64_t* exponents, const Resourc
 }
 
 template <class T>
-void JacobianAccumulator<T>::singular_values(T* values, int64_t* exponents, bool* converged, const Resources& resources) const {
+void JacobianAccumulator<T>::singular_values(T* values, int64_t* exponents, bool* converged,
+                                             const Resources& resources) const {
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
   const spectra::Batch batch{reinterpret_cast<const char*>(data_.get()),
                              {{count_ * parts_}, {size_ * kSize}},

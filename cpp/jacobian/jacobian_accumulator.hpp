@@ -18,7 +18,7 @@ class JacobianAccumulator : public Accumulator {
   // Begins with identities, for that many examples in all.
   JacobianAccumulator(Target target, int64_t width, int64_t count, int64_t parts, bool orders);
 
-  // Makes room for what is measured of so many more blocks.
+  // Makes place for what is measured of so many more blocks.
   void reserve(int64_t blocks);
   // Takes every task's example through the blocks of its tape.
   static void advance(const std::vector<Task<T, JacobianAccumulator>>& tasks, int64_t blocks,

@@ -1,8 +1,8 @@
 // What a per-instruction-set unit offers for Jacobians: one block linearized at one example, and products with it.
 //
-// Tangents are rows: a block takes a tangent t to post'(skip t + (t A) C), where A (width, live) is the derivative of the
-// hidden units that are alive at the example, and C (live, width) that of the branch by them; scales and norms are in A, C
-// and post'.  The transposed Jacobian is a matrix of tangents, one row for each input feature.
+// Tangents are rows: a block takes a tangent t to post'(skip t + (t A) C), where A (width, live) is the derivative of
+// the hidden units that are alive at the example, and C (live, width) that of the branch by them; scales and norms are in
+// A, C and post'.  The transposed Jacobian is a matrix of tangents, one row for each input feature.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Tiles {
   int64_t row, group;
 };
 
-// A norm's derivative at one example, for rows: gain * (r - mean(r) - hat * mean(hat * r)) * shrink * power * scale, with
-// only those terms that the kind has.
+// A norm's derivative at one example, for rows: gain * (r - mean(r) - hat * mean(hat * r)) * shrink * power * scale,
+// with only those terms that the kind has.
 template <class T>
 struct RowNorm {
   T* hat;   // (width, padded with zeros)

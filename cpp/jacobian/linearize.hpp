@@ -206,7 +206,8 @@ void linearize_norms(const Equation& eq, const Layer<T>& layer, const Tape<T>& t
     const auto place = static_cast<depthgauge::stack::Place>(index);
     T* const hat = memory.take(widest_row<T>(eq));
     T* const gains = memory.take(widest_row<T>(eq));
-    find_row_norm(eq, place, inputs[place], tape.factors[place], layer.gain[place], lane, hat, gains, &out->norm[place]);
+    find_row_norm(eq, place, inputs[place], tape.factors[place], layer.gain[place], lane, hat, gains,
+                  &out->norm[place]);
   }
 }
 

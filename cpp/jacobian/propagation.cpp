@@ -15,7 +15,7 @@ namespace {
 // Tapes in memory at once, which are at least those of one group and one layer.
 constexpr int64_t kTapeBytes = 8 << 20;
 // Weights of one set in a segment of several members, each of which reads them again from a cache.
-constexpr int64_t kWeightBytes = 2 << 20;
+constexpr int64_t kWeightBytes = 1 << 19;
 
 template <class T>
 int64_t layer_bytes(const stack::Stack<T>& stack) {
@@ -110,8 +110,9 @@ class Propagation {
       for (int64_t unit = begin; unit < end; ++unit) {
         const Member<T, A>& member = member_of(unit);
         const GroupTape<T>& tape = tapes[static_cast<size_t>(unit - begin)];
-        if (follower < member.accumulators.size())
-          for (int lane = 0; lane < tape.examples(); ++lane) tasks.push_back({member.accumulators[follower], &tape, lane});
+        if (follower >= member.accumulators.size()) continue;
+        for (int lane = 0; lane < tape.examples(); ++lane)
+          tasks.push_back({member.accumulators[follower], &tape, lane});
       }
       A::advance(tasks, layers, resources_);
     }

@@ -20,8 +20,8 @@ struct Member {
 // Takes the states of all members, and their accumulators, through `blocks` layers from layer `first` on.  Members may
 // have different equations, but the same shapes and kind of branch.
 //
-// Some groups of examples pass a segment of layers at a time: their forward pass first, whose tape is bounded so, and then
-// the Jacobians of all of their examples.
+// Some groups of examples pass a segment of layers at a time: their forward pass first, whose tape is bounded so, and
+// then the Jacobians of all of their examples.
 template <class T, class A>
 void propagate(const std::vector<Member<T, A>>& members, int64_t first, int64_t blocks, const Resources& resources);
 

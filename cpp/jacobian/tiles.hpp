@@ -56,8 +56,8 @@ constexpr int64_t kRowBlock = 96;
 template <class T>
 constexpr int64_t kPanelRows = sizeof(T) == 8 ? 256 : 512;
 
-// out[r] (+)= sum_k a[r, k] b[k] for R rows and one tile.  What is there is added last, so that many small terms are not
-// each rounded to its size.
+// out[r] (+)= sum_k a[r, k] b[k] for R rows and one tile.  What is there is added last, so that many small terms are
+// not each rounded to its size.
 template <class T, int R, Over S>
 DG_INLINE void multiply_rows(const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
   Vec<T> acc[R][kVectors] = {};
@@ -74,7 +74,8 @@ DG_INLINE void multiply_rows(const T* a, int64_t a_row, const T* b, int64_t inne
 }
 
 template <class T, int R, Over S>
-void multiply_last_rows(int64_t rows, const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row, T scale) {
+void multiply_last_rows(int64_t rows, const T* a, int64_t a_row, const T* b, int64_t inner, T* out, int64_t out_row,
+                        T scale) {
   if constexpr (R > 0) {
     if (rows == R)
       multiply_rows<T, R, S>(a, a_row, b, inner, out, out_row, scale);
@@ -92,7 +93,8 @@ void multiply_part(const Tiles<T>& a, int64_t rows, const Tiles<T>& b, int64_t i
     for (; r + kRows <= rows; r += kRows)
       multiply_rows<T, kRows, S>(tile(a, r, 0), a.row, panel, inner, tile(out, r, g), out.row, scale);
     if (r < rows)
-      multiply_last_rows<T, kRows - 1, S>(rows - r, tile(a, r, 0), a.row, panel, inner, tile(out, r, g), out.row, scale);
+      multiply_last_rows<T, kRows - 1, S>(rows - r, tile(a, r, 0), a.row, panel, inner, tile(out, r, g), out.row,
+                                          scale);
   }
 }
 
@@ -100,7 +102,7 @@ void multiply_part(const Tiles<T>& a, int64_t rows, const Tiles<T>& b, int64_t i
 // its bits depend on nothing else.
 template <class T>
 void multiply_tiles(const Tiles<T>& a, int64_t rows, const Tiles<T>& b, int64_t inner, int64_t groups,
-                     const Tiles<T>& out, Over over, T scale) {
+                    const Tiles<T>& out, Over over, T scale) {
   for (int64_t k = 0; k < inner || k == 0; k += kPanelRows<T>) {
     const int64_t n = smaller(kPanelRows<T>, inner - k);
     const Tiles<T> some{a.data + k, a.row, a.group}, part{b.data + k * b.row, b.row, b.group};

@@ -21,7 +21,7 @@ SMOOTH = pytest.mark.parametrize(
     ids=label,
 )
 # Blocks between them have every branch, an activation with exact zeros and one without, and a norm at every place.
-FEW = pytest.mark.parametrize(
+SAMPLE_BLOCKS = pytest.mark.parametrize(
     "block",
     [
         dg.Block(branch=branch, activation=activation, pre_norm=pre, output_norm=output, post_norm=post, **scales)
@@ -71,7 +71,7 @@ def test_rows_are_vjps_and_columns_jvps_of_unit_vectors(
     assert_close(jacobian, np.moveaxis(columns, 0, 2), 100 * float(np.finfo(dtype).eps))
 
 
-@FEW
+@SAMPLE_BLOCKS
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 16, 17, 33])
 def test_native_matches_the_reference_at_sizes_beside_the_vector_width(
     rng: np.random.Generator, block: dg.Block, width: int, dtype: np.dtype[Any]
@@ -82,7 +82,7 @@ def test_native_matches_the_reference_at_sizes_beside_the_vector_width(
         assert_close(got, want, 200 * float(np.finfo(dtype).eps), what=f"{hidden} hidden units, {batch} examples")
 
 
-@FEW
+@SAMPLE_BLOCKS
 def test_depths_are_prefixes(rng: np.random.Generator, block: dg.Block, backend: str, dtype: np.dtype[Any]) -> None:
     block = block.replace(branch_scale=[0.5, 0.0, -1.0, 2.0], skip_scale=[1.0, 0.5, 0.0, -0.7])
     p = random_problem(rng, block, 4, 9, 7, 3, dtype, replicates=(2,))
@@ -136,7 +136,7 @@ def test_prefixes_keep_what_was_yielded(rng: np.random.Generator, backend: str) 
         dg.jacobian_prefixes(p.block, p.weights, p.x, depths=[0, 4], backend=backend)
 
 
-@FEW
+@SAMPLE_BLOCKS
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_an_example_has_the_same_bits_alone(
     block: dg.Block, threads: int, dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch
@@ -150,7 +150,7 @@ def test_an_example_has_the_same_bits_alone(
         assert_same_bits(found[replicate, example], alone[0], f"example {replicate}, {example}")
 
 
-@FEW
+@SAMPLE_BLOCKS
 def test_neighbours_that_are_not_finite_change_no_bit(block: dg.Block, dtype: np.dtype[Any]) -> None:
     p = random_problem(np.random.default_rng(2), block, 3, 19, 23, 19, dtype)
     clean = dg.jacobian(block, p.weights, p.x, backend="native")
@@ -162,9 +162,9 @@ def test_neighbours_that_are_not_finite_change_no_bit(block: dg.Block, dtype: np
         assert_same_bits(found[others], clean[others], str(value))
 
 
-@FEW
+@SAMPLE_BLOCKS
 def test_an_example_with_a_nan_has_no_derivatives(rng: np.random.Generator, block: dg.Block, backend: str) -> None:
-    """Nor where every unit is dead and the skip path alone would carry on: its rank is not full, but unknown."""
+    """Nor where every unit is dead and the skip path alone would go on: its rank is not full, but unknown."""
     p = random_problem(rng, block, 3, 9, 7, 3)
     x = p.x.copy()
     x[1, 4] = np.nan

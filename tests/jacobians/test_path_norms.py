@@ -266,13 +266,14 @@ def test_orders_above_the_depth_are_zero_and_cost_nothing(
     rng: np.random.Generator, act: str, depth: int, backend: str
 ) -> None:
     p = random_problem(rng, dg.Block(activation=act), depth, 16, 9, 2)
-    few = dg.path_norms(p.block, p.weights, p.x, depth, ranks=True, backend=backend)
-    many = dg.path_norms(p.block, p.weights, p.x, 300_000, ranks=True, backend=backend)  # carried, 1.2 GB
+    through_depth = dg.path_norms(p.block, p.weights, p.x, depth, ranks=True, backend=backend)
+    # Matrices of so many orders would take 1.2 GB.
+    beyond = dg.path_norms(p.block, p.weights, p.x, 300_000, ranks=True, backend=backend)
     for name in ("norms", "effective_rank", "predicted"):
-        assert_same_bits(getattr(many, name)[: depth + 1], getattr(few, name))
-        assert not getattr(many, name)[depth + 1 :].any()
-    assert_same_bits(many.predicted_poisson[: depth + 1], few.predicted_poisson)
-    assert_same_bits(many.reconstruction_error, few.reconstruction_error)
+        assert_same_bits(getattr(beyond, name)[: depth + 1], getattr(through_depth, name))
+        assert not getattr(beyond, name)[depth + 1 :].any()
+    assert_same_bits(beyond.predicted_poisson[: depth + 1], through_depth.predicted_poisson)
+    assert_same_bits(beyond.reconstruction_error, through_depth.reconstruction_error)
 
 
 LONG_CALL = """

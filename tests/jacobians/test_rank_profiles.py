@@ -134,7 +134,7 @@ def test_auto_is_direct_until_an_example_is_past_what_the_dtype_resolves(backend
         for name in (*MEASURES, "singular_values", "log_singular_values"):
             got, before, after = (getattr(profile, name)[:, example] for profile in (auto, direct, graded))
             assert_same_bits(got[:first], before[:first], name)
-            # The graded walk is of fewer examples, which to NumPy's products makes a difference.
+            # The graded products are of fewer examples, which to NumPy's products makes a difference.
             assert_close(got[first:], after[first:], 1e-12 if dtype == np.float64 else 1e-4, what=name)
     # Where the product says less than the truth, it says too little.
     assert np.all(auto.log_spread[-1, [0, 2]] > direct.log_spread[-1, [0, 2]])
@@ -153,7 +153,7 @@ def test_auto_stays_direct_where_that_suffices(
 ) -> None:
     p = random_problem(rng, dg.Block(branch_scale=0.1), 6, 8, 9, 3, dtype)
     want = dg.rank_profile(p.block, p.weights, p.x, method="direct", backend=backend)
-    monkeypatch.setattr(rank_profiles, "_fill_graded", lambda *_: pytest.fail("the graded walk ran"))
+    monkeypatch.setattr(rank_profiles, "_fill_graded", lambda *_: pytest.fail("graded products were made"))
     found = dg.rank_profile(p.block, p.weights, p.x, backend=backend)
     assert np.all(found.method == "direct")
     assert_same_spread(found, want)
@@ -221,7 +221,7 @@ def test_a_grid_is_a_profile_of_each_block(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
-def test_a_grid_has_the_bits_of_walks_alone(
+def test_a_grid_has_the_bits_of_profiles_alone(
     threads: int, dtype: np.dtype[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Layers too large to be passed many at a time, several groups of examples, and fewer tasks than threads."""
