@@ -96,7 +96,8 @@ def instruction_sets(session: nox.Session) -> None:
         "print(*(t for t in config['targets_supported'] if t != config['target']))"
     )
     for target in str(session.run("python", "-c", others, silent=True)).split():
-        session.run("pytest", "-q", "-m", "not slow", "-n", JOBS, env={"DEPTHGAUGE_TARGET": target})
+        options = ("-q", "-m", "not slow", "-n", JOBS)
+        session.run("pytest", *options, *session.posargs, env={"DEPTHGAUGE_TARGET": target})
 
 
 @nox.session
