@@ -1,7 +1,7 @@
 """All that continuous integration checks, as sessions to be called one by one.
 
-`nox -l` lists them, `nox -s lint` runs one in an environment of its own. To run them in the environment that nox itself
-is installed in, as .ci/run does: `nox -s environment` once, then `nox --no-venv --no-install -s lint`.
+`nox -l` lists them, `nox -s lint` runs one in an environment of its own. To run them in the activated environment that
+holds nox and the package, as .ci/run does: `nox -s environment` once, then `nox --no-venv --no-install -s lint`.
 """
 
 from __future__ import annotations
