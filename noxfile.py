@@ -1,7 +1,7 @@
 """All that continuous integration checks, as sessions to be called one by one.
 
-`nox -l` lists them, `nox -s lint` runs one in an environment of its own. To run them in the environment that nox itself
-is installed in, as .ci/run does: `nox -s environment` once, then `nox --no-venv --no-install -s lint`.
+`nox -l` lists them, `nox -s lint` runs one in an environment of its own. To run them in the activated environment that
+holds nox and the package, as .ci/run does: `nox -s environment` once, then `nox --no-venv --no-install -s lint`.
 """
 
 from __future__ import annotations
@@ -64,13 +64,15 @@ def sources() -> list[str]:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types with mypy: the package and tools, the tests, the benchmarks."""
-    session.install(*group("types"), ".[test,bench]")
+    # The package is read from its sources, and need not be built.
+    others = [name for name in (*EXTRAS["test"], *EXTRAS["plot"], *EXTRAS["studies"]) if "depthgauge" not in name]
+    session.install(*group("types"), *EXTRAS["bench"], *others)
     # One cache, so that the second and third run need not read the package and its libraries again.
-    cache = {"MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")}
-    session.run("mypy", "--strict", "python/depthgauge", "tools", "examples", "noxfile.py", env=cache)
+    paths = {"MYPY_CACHE_DIR": str(ROOT / ".mypy_cache"), "MYPYPATH": str(ROOT / "python")}
+    session.run("mypy", "--strict", "python/depthgauge", "tools", "examples", "noxfile.py", env=paths)
     for folder in ("tests", "benchmarks"):
         with session.chdir(folder):
-            session.run("mypy", "--strict", ".", env=cache)
+            session.run("mypy", "--strict", ".", env=paths)
 
 
 @nox.session
@@ -96,7 +98,8 @@ def instruction_sets(session: nox.Session) -> None:
         "print(*(t for t in config['targets_supported'] if t != config['target']))"
     )
     for target in str(session.run("python", "-c", others, silent=True)).split():
-        session.run("pytest", "-q", "-m", "not slow", "-n", JOBS, env={"DEPTHGAUGE_TARGET": target})
+        options = ("-q", "-m", "not slow", "-n", JOBS)
+        session.run("pytest", *options, *session.posargs, env={"DEPTHGAUGE_TARGET": target})
 
 
 @nox.session
@@ -181,8 +184,8 @@ def check_size(session: nox.Session, path: Path) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the site of the documentation in build/site; a warning is an error."""
-    # The API pages are read from the sources.
-    session.install(*EXTRAS["docs"])
+    # The API pages are read from the sources; ruff lays out their signatures.
+    session.install(*EXTRAS["docs"], *group("lint"))
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
 
 
