@@ -51,8 +51,9 @@ void run_logs(const std::vector<py::array>& arrays, bool prefixes, const py::arr
   std::vector<int64_t> shape{members, count};
   if (prefixes) shape.insert(shape.begin() + 1, static_cast<int64_t>(arrays.size()));
   double* const out = results<double>(logs, shape);
-  run_released(target, threads,
-               [&](const Resources& resources) { log_singular_values(factors, members, prefixes, count, out, resources); });
+  run_released(target, threads, [&](const Resources& resources) {
+    log_singular_values(factors, members, prefixes, count, out, resources);
+  });
 }
 
 template <class T>

@@ -32,8 +32,7 @@ JacobianAccumulator<T>* make_accumulator(const std::string& target, int64_t widt
 }
 
 template <class T>
-GradedAccumulator<T>* make_graded_accumulator(const std::string& target, int64_t width, int64_t hidden,
-                                              int64_t count) {
+GradedAccumulator<T>* make_graded_accumulator(const std::string& target, int64_t width, int64_t hidden, int64_t count) {
   check_sizes(width, count);
   check_sizes(hidden, count);
   return new GradedAccumulator<T>(choose_target(target), width, hidden, count);
@@ -56,9 +55,8 @@ void propagate(const std::vector<const BoundStack<T>*>& stacks, int64_t examples
       throw std::invalid_argument("an accumulator is missing");
     members.push_back({stack, data_of<T>(states[i], "states", size, true), accumulators[i]});
   }
-  run_released(target, threads, [&](const Resources& resources) {
-    jacobian::propagate(members, first, blocks, resources);
-  });
+  run_released(target, threads,
+               [&](const Resources& resources) { jacobian::propagate(members, first, blocks, resources); });
 }
 
 template <class T>

@@ -25,9 +25,8 @@ void run_singular_values(const py::array& a, const py::array& values, const py::
   T* const to = data_of<T>(values, "values", count * std::min(batch.rows, batch.columns), true);
   int64_t* const exponent = data_of<int64_t>(exponents, "exponents", count, true);
   bool* const flags = data_of<bool>(converged, "converged", count, true);
-  run_released(target, threads, [&](const Resources& resources) {
-    spectra::singular_values(batch, to, exponent, flags, resources);
-  });
+  run_released(target, threads,
+               [&](const Resources& resources) { spectra::singular_values(batch, to, exponent, flags, resources); });
 }
 
 }  // namespace

@@ -89,7 +89,8 @@ py::tuple run_forward(const BoundStack<T>& bound, const py::array& x, const py::
 // Cotangents or tangents of P probes, given with all their leading axes and flat, (P, R, B, d).
 template <class T>
 struct Vectors {
-  Vectors(const BoundStack<T>& bound, const BoundTape<T>& tape, const Axes& axes, const py::array& flat, const char* what)
+  Vectors(const BoundStack<T>& bound, const BoundTape<T>& tape, const Axes& axes, const py::array& flat,
+          const char* what)
       : stack(bound.with_examples(tape.examples())),
         tape(tape.of(stack)),
         probes(flat.ndim() == 4 ? flat.shape(0) : 0),
@@ -154,14 +155,13 @@ py::dict run_vjp(const BoundStack<T>& bound, const BoundTape<T>& tape, const Axe
   for (const char* absent : {"gradient_quantiles", "weights", "weight_rms", "branch_scale", "skip_scale"})
     results[absent] = py::none();
   if (!quantiles.empty())
-    out.gradient_quantiles = add<double>(results, "gradient_quantiles",
-                                         with(leading, {states, static_cast<int64_t>(quantiles.size())}));
+    out.gradient_quantiles =
+        add<double>(results, "gradient_quantiles", with(leading, {states, static_cast<int64_t>(quantiles.size())}));
   out.weight_gradients = gradients != "none";
   out.only_rms = gradients == "rms";
   if (out.weight_gradients) add_weight_gradients(bound, stack, out.only_rms, results, out);
-  run_released(target, threads, [&](const Resources& resources) {
-    vjp(stack, given.tape, given.probes, given.rows, out, resources);
-  });
+  run_released(target, threads,
+               [&](const Resources& resources) { vjp(stack, given.tape, given.probes, given.rows, out, resources); });
   return results;
 }
 #undef DG_ADD

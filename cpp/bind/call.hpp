@@ -15,9 +15,9 @@ namespace depthgauge {
 
 namespace py = pybind11;
 
-// Takes Python's lock for a thread that gave it up.  A daemon thread no longer gets it once the interpreter ends: Python
-// before 3.14 ends the thread then, and glibc unwinds its frames, which would free Python's objects without the lock.  It
-// stays here until the process is gone, as it does in later versions.
+// Takes Python's lock for a thread that gave it up.  A daemon thread no longer gets it once the interpreter ends:
+// Python before 3.14 ends the thread then, and glibc unwinds its frames, which would free Python's objects without the
+// lock.  It stays here until the process is gone, as it does in later versions.
 inline void take_lock(PyThreadState* thread) {
   struct Stay {
     bool unwinding = true;

@@ -57,16 +57,16 @@ DG_INLINE Vec<T> pick(Pack<T, N> p, int i) {
   return p.v[i];
 }
 
-#define DG_PACK_OPERATOR(op)                                                \
-  template <class T, int N, class B>                                        \
-  DG_INLINE Pack<T, N> operator op(Pack<T, N> a, B b) {                     \
-    for (int i = 0; i < N; ++i) a.v[i] = a.v[i] op pick<T>(b, i);           \
-    return a;                                                               \
-  }                                                                         \
-  template <class T, int N>                                                 \
-  DG_INLINE Pack<T, N> operator op(Real<T> a, Pack<T, N> b) {               \
-    for (int i = 0; i < N; ++i) b.v[i] = splat(a) op b.v[i];                \
-    return b;                                                               \
+#define DG_PACK_OPERATOR(op)                                      \
+  template <class T, int N, class B>                              \
+  DG_INLINE Pack<T, N> operator op(Pack<T, N> a, B b) {           \
+    for (int i = 0; i < N; ++i) a.v[i] = a.v[i] op pick<T>(b, i); \
+    return a;                                                     \
+  }                                                               \
+  template <class T, int N>                                       \
+  DG_INLINE Pack<T, N> operator op(Real<T> a, Pack<T, N> b) {     \
+    for (int i = 0; i < N; ++i) b.v[i] = splat(a) op b.v[i];      \
+    return b;                                                     \
   }
 DG_PACK_OPERATOR(+)
 DG_PACK_OPERATOR(-)

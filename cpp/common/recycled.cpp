@@ -97,9 +97,7 @@ Store& store() {
 
 }  // namespace
 
-void* take_memory(size_t bytes) try {
-  return store().take(bytes);
-} catch (const std::bad_alloc&) {
+void* take_memory(size_t bytes) try { return store().take(bytes); } catch (const std::bad_alloc&) {
   return nullptr;
 }
 

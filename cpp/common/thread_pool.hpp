@@ -20,8 +20,7 @@ inline constexpr int kSpins = 10000;
 
 template <class Task>
 void parallel(int threads, int64_t count, Task&& task) {
-  run_tasks(
-      threads, count, [](void* t, int64_t index, int worker) { (*static_cast<Task*>(t))(index, worker); }, &task);
+  run_tasks(threads, count, [](void* t, int64_t index, int worker) { (*static_cast<Task*>(t))(index, worker); }, &task);
 }
 
 }  // namespace depthgauge

@@ -12,8 +12,8 @@ void check_written(const std::vector<Bytes>& arrays) {
   for (const Bytes& a : arrays) {
     bool written = true;
     for (size_t at = 0; at < a.size; at += a.element)
-      written &= std::any_of(a.data + at, a.data + at + a.element,
-                             [](char c) { return c != static_cast<char>(kUnwritten); });
+      written &=
+          std::any_of(a.data + at, a.data + at + a.element, [](char c) { return c != static_cast<char>(kUnwritten); });
     check(written, "results are written whole, from what was given", a.name);
   }
 }

@@ -77,8 +77,8 @@ std::string describe(const Case& c, const char* precision, Target target) {
     << c.replicates << ", B " << c.examples << ", P " << c.probes << (c.biases ? ", biases" : "")
     << (c.gains ? ", gains" : "") << (c.shifts ? ", shifts" : "") << (c.own_weights ? ", own weights" : "")
     << (c.own_inputs ? ", own inputs" : "") << (c.quantiles ? ", quantiles" : "") << (c.cosine ? ", cosine" : "")
-    << (c.activations ? ", activations" : "")
-    << ", " << at(kLayoutNames, c.layout) << ", threads " << c.threads << ", seed " << c.seed;
+    << (c.activations ? ", activations" : "") << ", " << at(kLayoutNames, c.layout) << ", threads " << c.threads
+    << ", seed " << c.seed;
   return s.str();
 }
 

@@ -24,7 +24,6 @@
 namespace depthgauge::driver {
 namespace {
 
-
 // Every pass of one problem.
 template <class T>
 struct Passes {

@@ -47,8 +47,8 @@ class Chain {
         const std::vector<double> rows = draw(m), columns = draw(n);
         for (int64_t i = 0; i < m; ++i)
           for (int64_t j = 0; j < n; ++j)
-            array.data()[b * m * n + (by_columns ? j * m + i : i * n + j)] = static_cast<T>(
-                rows[static_cast<size_t>(i)] * random.centered() * columns[static_cast<size_t>(j)]);
+            array.data()[b * m * n + (by_columns ? j * m + i : i * n + j)] =
+                static_cast<T>(rows[static_cast<size_t>(i)] * random.centered() * columns[static_cast<size_t>(j)]);
       }
       const auto size = static_cast<int64_t>(sizeof(T));
       factors_.push_back({{reinterpret_cast<const char*>(array.data()), m, n, (by_columns ? 1 : n) * size,

@@ -26,8 +26,7 @@ std::vector<T> input_states(const Problem<T>& problem, Span span) {
   std::vector<T> found;
   for (int64_t r = 0; r < problem.options().replicates; ++r)
     for (int64_t b = 0; b < span.count; ++b)
-      for (int64_t k = 0; k < problem.options().equation.width; ++k)
-        found.push_back(x.at(0, problem.x_of()[r], b, k));
+      for (int64_t k = 0; k < problem.options().equation.width; ++k) found.push_back(x.at(0, problem.x_of()[r], b, k));
   return found;
 }
 
@@ -120,8 +119,8 @@ class Jacobians {
       for (int64_t i = 0; i < d; ++i) {
         double sum = 0, size = 0;
         for (int64_t j = 0; j < d; ++j) {
-          const double term = whole_.at(n, 0, i, j) *
-                              static_cast<double>(tangent.at(0, n / span_.count, n % span_.count, j));
+          const double term =
+              whole_.at(n, 0, i, j) * static_cast<double>(tangent.at(0, n / span_.count, n % span_.count, j));
           sum += term;
           size += std::abs(term);
         }

@@ -29,12 +29,12 @@ Block philox(Block c, uint64_t key) {
 
 void published_vectors() {
   constexpr uint32_t kOnes = 0xffffffff;
-  check(philox({0, 0, 0, 0}, 0) == Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8} &&
-            philox({kOnes, kOnes, kOnes, kOnes}, ~uint64_t{0}) ==
-                Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd} &&
-            philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822) ==
-                Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
-        "Philox makes the published vectors");
+  check(
+      philox({0, 0, 0, 0}, 0) == Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8} &&
+          philox({kOnes, kOnes, kOnes, kOnes}, ~uint64_t{0}) == Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd} &&
+          philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822) ==
+              Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+      "Philox makes the published vectors");
 }
 
 // Number `which` of a block.
@@ -64,8 +64,9 @@ void against_the_formula(Target target, int64_t line, int64_t count) {
   bool right = true;
   for (int64_t n = 0; n < count; ++n) {
     const auto block = static_cast<uint64_t>((line + n / kLine) * kLanes + n % kLanes);
-    const Block words = philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), sequence.layer,
-                                sequence.matrix}, sequence.seed);
+    const Block words =
+        philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), sequence.layer, sequence.matrix},
+               sequence.seed);
     const double want = formula(words, static_cast<int>(n % kLine / kLanes), T(0));
     const double tolerance = 4 * static_cast<double>(std::numeric_limits<T>::epsilon());
     right &= std::abs(static_cast<double>(numbers[n]) - want) <= tolerance * std::abs(want);

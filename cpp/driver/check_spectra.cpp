@@ -132,9 +132,9 @@ void check_spectra(Target target, bool quick) {
     int64_t count, rows, columns;
   };
   // Around the vector width, in lanes and by itself, tall and wide, with and without a triangular factor, and nothing.
-  const Shape shapes[] = {{9, 1, 1},   {40, 2, 2},    {19, 3, 7},     {70, 8, 8},    {5, 17, 17}, {35, 33, 31},
-                          {3, 64, 64}, {2, 230, 230}, {1, 220, 210},  {9, 500, 12},  {2, 3, 900}, {2, 400, 200},
-                          {0, 4, 4},   {3, 0, 4},     {3, 4, 0},      {2, 1, 600}};
+  const Shape shapes[] = {{9, 1, 1},   {40, 2, 2},    {19, 3, 7},    {70, 8, 8},   {5, 17, 17}, {35, 33, 31},
+                          {3, 64, 64}, {2, 230, 230}, {1, 220, 210}, {9, 500, 12}, {2, 3, 900}, {2, 400, 200},
+                          {0, 4, 4},   {3, 0, 4},     {3, 4, 0},     {2, 1, 600}};
   uint64_t seed = 1;
   for (const Shape& shape : shapes) {
     ++seed;

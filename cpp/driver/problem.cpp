@@ -205,7 +205,7 @@ std::vector<Bytes> ForwardRun<T>::tape_bytes() const {
 
 template <class T>
 VjpRun<T>::VjpRun(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded, WeightGradients mode,
-                      const Resources& resources) {
+                  const Resources& resources) {
   const Case& c = problem.options();
   const Stack<T> stack = problem.stack_of(span);
   // Weight gradients take one probe.
@@ -261,22 +261,20 @@ std::vector<Bytes> VjpRun<T>::results() const {
 }
 
 template <class T>
-JvpRun<T>::JvpRun(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded,
-                        const Resources& resources) {
+JvpRun<T>::JvpRun(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded, const Resources& resources) {
   const Case& c = problem.options();
   output = Array<T>(c.probes * c.replicates * span.count * c.equation.width);
   rms = Array<double>(c.probes * c.replicates * (c.depth + 1));
   JvpResults<T> out{};
   out.output = output.data();
   out.rms = rms.data();
-  stack::jvp(problem.stack_of(span), forwarded.tape(), c.probes, problem.tangent().from(span.first), out,
-                 resources);
+  stack::jvp(problem.stack_of(span), forwarded.tape(), c.probes, problem.tangent().from(span.first), out, resources);
 }
 
-#define DG_INSTANTIATE(T)      \
-  template class Problem<T>;   \
+#define DG_INSTANTIATE(T)       \
+  template class Problem<T>;    \
   template class ForwardRun<T>; \
-  template class VjpRun<T>;  \
+  template class VjpRun<T>;     \
   template class JvpRun<T>;
 DG_INSTANTIATE(float)
 DG_INSTANTIATE(double)

@@ -73,7 +73,7 @@ template <class T>
 class VjpRun {
  public:
   VjpRun(const Problem<T>& problem, Span span, const ForwardRun<T>& forwarded, WeightGradients mode,
-           const Resources& resources);
+         const Resources& resources);
   std::vector<Bytes> results() const;
 
   Array<T> input_gradient;

@@ -80,8 +80,7 @@ bool GradedAccumulator<T>::multiply(int64_t example, const stack::Equation& eq, 
     return graded_.multiply(to, transposed(at.a, width_, at.live), stop) &&
            graded_.multiply(to, transposed(at.c, at.live, width_), stop);
   }
-  in_portions(width_, stop,
-              [&](int64_t from, int64_t to) { table_.form(eq, at, from, to, at.skip, product); });
+  in_portions(width_, stop, [&](int64_t from, int64_t to) { table_.form(eq, at, from, to, at.skip, product); });
   table_.norm(eq, post, product, 0, width_);
   return graded_.multiply(to, transposed(product, width_, width_), stop);
 }
@@ -103,8 +102,7 @@ void GradedAccumulator<T>::log_singular_values(double* logs, const Resources& re
     }
     double* const value = values.get() + worker * width_;
     int64_t* const exponent = exponents.get() + worker * width_;
-    const int64_t found =
-        graded_.singular_values(&products_[static_cast<size_t>(n)], value, exponent, resources.stop);
+    const int64_t found = graded_.singular_values(&products_[static_cast<size_t>(n)], value, exponent, resources.stop);
     spectra::write_logs(value, exponent, found, width_, out);
   });
 }

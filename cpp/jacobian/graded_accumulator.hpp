@@ -19,8 +19,7 @@ class GradedAccumulator : public Accumulator {
   // As those of `JacobianAccumulator`.
   void check(const stack::Stack<T>& stack, Target target) const;
   void reserve(int64_t) {}
-  static void advance(const std::vector<Task<T, GradedAccumulator>>& tasks, int64_t blocks,
-                      const Resources& resources);
+  static void advance(const std::vector<Task<T, GradedAccumulator>>& tasks, int64_t blocks, const Resources& resources);
 
   // Natural logs, [example][width], descending; NaN of a Jacobian with a NaN or an infinity.
   void log_singular_values(double* logs, const Resources& resources);

@@ -50,8 +50,8 @@ GroupTape<T>::GroupTape(const stack::Stack<T>& stack, int64_t replicate, int64_t
       tape_(layout_of(part_, layers).cut(reinterpret_cast<char*>(memory))) {}
 
 template <class T>
-void GroupTape<T>::forward(const stack::Kernels<T>& table, T* states, T* workspace, double* totals,
-                           unsigned char* live, const Stop& stop) {
+void GroupTape<T>::forward(const stack::Kernels<T>& table, T* states, T* workspace, double* totals, unsigned char* live,
+                           const Stop& stop) {
   const stack::Equation& eq = part_.equation;
   T* const own = states + first_number_ * eq.width;
   constexpr auto size = static_cast<int64_t>(sizeof(T));

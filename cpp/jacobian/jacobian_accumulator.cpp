@@ -69,11 +69,11 @@ Kernels<T> kernels(Target target) {
   return table;
 }
 
-#define DG_INSTANTIATE(T)                                                                                   \
-  template JacobianAccumulator<T>::JacobianAccumulator(Target, int64_t, int64_t, int64_t, bool);            \
-  template void JacobianAccumulator<T>::reserve(int64_t);                                                   \
-  template void JacobianAccumulator<T>::copy(T*, int64_t*, const Resources&) const;                         \
-  template void JacobianAccumulator<T>::singular_values(T*, int64_t*, bool*, const Resources&) const;       \
+#define DG_INSTANTIATE(T)                                                                             \
+  template JacobianAccumulator<T>::JacobianAccumulator(Target, int64_t, int64_t, int64_t, bool);      \
+  template void JacobianAccumulator<T>::reserve(int64_t);                                             \
+  template void JacobianAccumulator<T>::copy(T*, int64_t*, const Resources&) const;                   \
+  template void JacobianAccumulator<T>::singular_values(T*, int64_t*, bool*, const Resources&) const; \
   template Kernels<T> kernels<T>(Target);
 DG_INSTANTIATE(float)
 DG_INSTANTIATE(double)

@@ -1,8 +1,8 @@
 // What a per-instruction-set unit offers for Jacobians: one block linearized at one example, and products with it.
 //
 // Tangents are rows: a block takes a tangent t to post'(skip t + (t A) C), where A (width, live) is the derivative of
-// the hidden units that are alive at the example, and C (live, width) that of the branch by them; scales and norms are in
-// A, C and post'.  The transposed Jacobian is a matrix of tangents, one row for each input feature.
+// the hidden units that are alive at the example, and C (live, width) that of the branch by them; scales and norms are
+// in A, C and post'.  The transposed Jacobian is a matrix of tangents, one row for each input feature.
 #pragma once
 
 #include <cstdint>

@@ -72,8 +72,7 @@ DG_INLINE Row<T> times_unless_zero(Row<T> x, Row<T> factor) {
 // Some rows of A before the derivative of the pre norm, whose gain they have; their sums are added to those of A.
 template <class T>
 DG_INLINE void linearize_lines(const Equation& eq, const Layer<T>& layer, const Linearized<T>& at,
-                               const Picker<T>& pick, int64_t first, int64_t count,
-                               const LinearizeWorkspace<T>& work) {
+                               const Picker<T>& pick, int64_t first, int64_t count, const LinearizeWorkspace<T>& work) {
   const int64_t m = eq.hidden, line = row_size<T>(m);
   const RowNorm<T>& pre = at.norm[kPre];
   const bool gated = eq.branch == Branch::gated, sums = pre.centers || pre.projects;

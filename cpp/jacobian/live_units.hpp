@@ -75,7 +75,7 @@ struct Picker {
       starts[v] = static_cast<int32_t>(a);
       int used = 0;
       for (; a < live && units[a] < (v + 1) * kWidth<T>; ++a)
-        for (int i = 0; i < each; ++i) w[used++] = static_cast<int32_t>((units[a] - v * kWidth<T>) * each + i);
+        for (int i = 0; i < each; ++i) w[used++] = static_cast<int32_t>((units[a] - v * kWidth<T>)*each + i);
       for (; used < kWords; ++used) w[used] = 0;
     }
   }

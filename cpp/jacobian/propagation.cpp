@@ -99,10 +99,9 @@ class Propagation {
     parallel(resources_.threads, end - begin, [&](int64_t i, int worker) {
       if (resources_.stop()) return;
       const stack::Equation& eq = shape_.equation;
-      tapes[static_cast<size_t>(i)].forward(table_, member_of(begin + i).states,
-                                            workspace_.get() + worker * workspace_size_,
-                                            totals_.get() + worker * eq.width, live_.get() + worker * eq.hidden,
-                                            resources_.stop);
+      tapes[static_cast<size_t>(i)].forward(
+          table_, member_of(begin + i).states, workspace_.get() + worker * workspace_size_,
+          totals_.get() + worker * eq.width, live_.get() + worker * eq.hidden, resources_.stop);
     });
     if (resources_.stop()) return;
     for (size_t follower = 0; follower < followers_; ++follower) {

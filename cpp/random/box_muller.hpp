@@ -130,10 +130,10 @@ struct Coefficients<double> {
   static constexpr double log_4 = 0x1.62e42fefa39efp+0;
   static constexpr double log[] = {-0x1.555555555389dp+0, -0x1.999999a2b8bcdp-1, -0x1.249241641ba3fp-1,
                                    -0x1.c722818125f21p-2, -0x1.732b16c1bd04cp-2, -0x1.58830a01c95b8p-2};
-  static constexpr double sine[] = {0x1.921fb54442d18p+0, -0x1.4abbce625be09p-1,  0x1.466bc67754fe4p-4,
+  static constexpr double sine[] = {0x1.921fb54442d18p+0,  -0x1.4abbce625be09p-1, 0x1.466bc67754fe4p-4,
                                     -0x1.32d2ccdfe644ap-8, 0x1.50782d5b6b2d1p-13, -0x1.e2fe733e88a92p-19,
                                     0x1.e356905f06f74p-25};
-  static constexpr double cosine[] = {-0x1.3bd3cc9be45a3p+0,  0x1.03c1f081b137ap-2,  -0x1.55d3c7dca1934p-6,
+  static constexpr double cosine[] = {-0x1.3bd3cc9be45a3p+0, 0x1.03c1f081b137ap-2,   -0x1.55d3c7dca1934p-6,
                                       0x1.e1f4fbe95e935p-11, -0x1.a6c9f8ab1f912p-16, 0x1.f3ecb7560bbdfp-22};
 };
 

@@ -53,8 +53,8 @@ struct LanesStep {
 
   Vec<T>* a;
   int64_t stride, m, n;
-  Vec<T> *u, *old_u, *z, *old_z;  // by row
-  Vec<T> *y, *old_y, *v, *old_v;  // by column
+  Vec<T>*u, *old_u, *z, *old_z;  // by row
+  Vec<T>*y, *old_y, *v, *old_v;  // by column
 };
 
 // A reflector I - factor x x', of a vector with first entry `head`, the sum of whose squares is `square`: x differs
@@ -87,7 +87,7 @@ DG_INLINE Vec<T> current_column(const LanesStep<T>& step, int64_t k) {
 template <class T, int C, bool pending>
 DG_INLINE void sweep_columns(const LanesStep<T>& step, int64_t k, int64_t j, Vec<T> tau) {
   const int64_t s = step.stride, m = step.m;
-  const Vec<T> *const u = step.u, *const old_u = step.old_u, *const old_z = step.old_z;
+  const Vec<T>*const u = step.u, *const old_u = step.old_u, *const old_z = step.old_z;
   Vec<T>* const z = step.z;
   Vec<T> dot[C] = {}, yj[C], vj[C];
   for (int c = 0; c < C; ++c) {
@@ -135,7 +135,7 @@ DG_INLINE void sweep_trailing(const LanesStep<T>& step, int64_t k, Vec<T> tau) {
 // The row reflector of step k, I - pi v v' with v = r + delta e1, and z set right; returns the sum of squares of r.
 template <class T>
 DG_INLINE Vec<T> reflect_rows(const LanesStep<T>& step, int64_t k) {
-  Vec<T> *const z = step.z, *const v = step.v;
+  Vec<T>*const z = step.z, *const v = step.v;
   const Vec<T>* const y = step.y;
   Vec<T> square{}, along{};
   for (int64_t j = k + 1; j < step.n; ++j) {
@@ -146,8 +146,7 @@ DG_INLINE Vec<T> reflect_rows(const LanesStep<T>& step, int64_t k) {
   v[k + 1] += row.delta;
   along = fma(row.delta, y[k + 1], along);
   const Vec<T>* const beside = step.a + (k + 1) * step.stride;
-  for (int64_t i = k + 1; i < step.m; ++i)
-    z[i] = row.factor * fma(-step.u[i], along, fma(row.delta, beside[i], z[i]));
+  for (int64_t i = k + 1; i < step.m; ++i) z[i] = row.factor * fma(-step.u[i], along, fma(row.delta, beside[i], z[i]));
   return square;
 }
 

@@ -22,34 +22,34 @@ struct Factor {
 
 // Sizes of a product that is to be made.
 struct GradedSizes {
-  int64_t width;    // columns of the first factor
-  int64_t rank;     // the smaller side of the first factor
-  int64_t rows;     // most rows of any factor
+  int64_t width;  // columns of the first factor
+  int64_t rank;  // the smaller side of the first factor
+  int64_t rows;  // most rows of any factor
   int64_t entries;  // the most that any factor has, each of its sides padded by 15
-  bool several;     // more than one factor
+  bool several;  // more than one factor
 };
 
 struct GradedProduct {
   // The workspace, one block of memory.  Matrices are row-major, their rows padded with zeros.
-  double* factor;      // as read, where it has to be transposed
+  double* factor;  // as read, where it has to be transposed
   double* transposed;  // the transposed factor, to which Q is applied from the left
-  double* panel;       // what is factored by QR
+  double* panel;  // what is factored by QR
   double* reflectors;  // (rank, live)
-  double* u;           // (rank, width)
+  double* u;  // (rank, width)
   double* next_u;
   double* triangle;  // (rank, rank)
-  double* vectors;   // of the QR and of sweeps
+  double* vectors;  // of the QR and of sweeps
   int64_t* integers;
   double* betas;
   int64_t* exponents;  // of D
-  int64_t* order;      // the row of the product that each entry of a reflector belongs to, pivots first
+  int64_t* order;  // the row of the product that each entry of a reflector belongs to, pivots first
   GradedSizes sizes;
   int64_t u_stride, triangle_stride;
 
   int64_t rank;
-  int64_t live;         // rows that are not zero
+  int64_t live;  // rows that are not zero
   int64_t reflections;  // how many make up Q: 0 while it is the identity, else `rank`
-  bool started;         // `u` is in use: before, it stands for the identity
+  bool started;  // `u` is in use: before, it stands for the identity
 };
 
 struct GradedKernels {
@@ -65,9 +65,9 @@ struct GradedKernels {
   int64_t (*singular_values)(GradedProduct* product, double* values, int64_t* exponents, const Stop& stop);
 };
 
-#define DG_DECLARE_TARGET(target)               \
-  namespace target {                            \
-  void get_graded_kernels(GradedKernels* out);  \
+#define DG_DECLARE_TARGET(target)              \
+  namespace target {                           \
+  void get_graded_kernels(GradedKernels* out); \
   }
 DG_DECLARE_TARGET(baseline)
 DG_DECLARE_TARGET(v3)

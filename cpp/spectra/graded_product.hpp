@@ -62,9 +62,9 @@ inline void combine_u(GradedProduct* p, int64_t rank, int64_t columns, const int
 inline bool factor_panel(GradedProduct* p, int64_t live, int64_t rank, const IntegerArrays& s, const Stop& stop) {
   const int64_t old = p->rank;
   double* const reflectors = p->sizes.several ? p->reflectors : nullptr;
-  const QrProblem qr{p->panel,   row_stride(old), live,       old,
-                     s.r,        p->exponents,    s.row_order, s.column_order,
-                     reflectors, row_stride(p->sizes.rows), p->betas, p->vectors};
+  const QrProblem qr{p->panel,     row_stride(old), live,           old,        s.r,
+                     p->exponents, s.row_order,     s.column_order, reflectors, row_stride(p->sizes.rows),
+                     p->betas,     p->vectors};
   p->rank = pivoted_qr(qr, smaller(smaller(live, old), rank), stop);
   if (p->started) {
     split_triangle(qr, p->rank, p->triangle, p->triangle_stride, p->exponents);
@@ -184,7 +184,7 @@ inline bool multiply_graded(GradedProduct* p, const Factor& f, const Stop& stop)
 
 // One QR of the transposed rows 2^e u, (rank, columns): a triangle takes their place, closer to diagonal.
 inline void qr_of_rows(GradedProduct* p, const double* u, int64_t u_stride, int64_t columns, int64_t* rank, int64_t* e,
-                      const IntegerArrays& s, const Stop& stop) {
+                       const IntegerArrays& s, const Stop& stop) {
   const int64_t stride = row_stride(*rank);
   for (int64_t j = 0; j < columns; ++j) {
     s.r[j] = 0;

@@ -284,8 +284,8 @@ DG_INLINE void apply_reflector(const QrProblem& p, const QrStep& s, int64_t k, c
   for (int64_t j = first; j <= k; ++j) s.w[j] = 0;
   for (int64_t j = first; j < ends; j += kW) store(row + j, fma(splat(-s.own[k]), load(s.w + j), load(row + j)));
   row[k] = scale(reflector.sigma, s.unit - p.r[k]);
-  sweep<true>(row + p.stride + first, p.stride, p.m - k - 1, ends - first, s.own + k + 1, s.scales + k + 1,
-              s.w + first, s.norms + first);
+  sweep<true>(row + p.stride + first, p.stride, p.m - k - 1, ends - first, s.own + k + 1, s.scales + k + 1, s.w + first,
+              s.norms + first);
 }
 
 // Leaves R in rows of `b`, in units of r and d, and returns how many rows it has: `steps`, or fewer where only zeros

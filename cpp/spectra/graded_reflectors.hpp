@@ -47,8 +47,7 @@ template <bool Transposed>
 DG_INLINE void reflect(const double* v, int64_t v_stride, const double* t, double* x, int64_t stride, int64_t columns,
                        int64_t first, int64_t last) {
   int64_t j = 0;
-  for (; j + 2 * kW <= columns; j += 2 * kW)
-    reflect_columns<Transposed, 2>(v, v_stride, t, x + j, stride, first, last);
+  for (; j + 2 * kW <= columns; j += 2 * kW) reflect_columns<Transposed, 2>(v, v_stride, t, x + j, stride, first, last);
   for (; j < columns; j += kW) reflect_columns<Transposed, 1>(v, v_stride, t, x + j, stride, first, last);
 }
 

@@ -42,8 +42,7 @@ struct IntegerArrays {
   explicit IntegerArrays(const GradedProduct& p) {
     int64_t* next = p.integers;
     const int64_t longest = WorkspaceSizes(p.sizes).longest;
-    int64_t** const arrays[] = {&rows, &columns, &all_columns, &owners,
-                                &to,   &r,       &row_order,   &column_order};
+    int64_t** const arrays[] = {&rows, &columns, &all_columns, &owners, &to, &r, &row_order, &column_order};
     for (int64_t** array : arrays) {
       *array = next;
       next += longest;

@@ -50,8 +50,7 @@ struct Elementwise {
 
 struct Relu : Elementwise<Relu> {
   template <class T, int N>
-  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value,
-                              Pack<T, N>& derivative) {
+  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value, Pack<T, N>& derivative) {
     value = at_least(0, z);
     derivative = one_where(z > 0);
   }
@@ -71,8 +70,7 @@ struct LeakyRelu : Elementwise<LeakyRelu> {
 
 struct Abs : Elementwise<Abs> {
   template <class T, int N>
-  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value,
-                              Pack<T, N>& derivative) {
+  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value, Pack<T, N>& derivative) {
     value = abs(z);
     derivative = select(value > 0, copy_sign(fill<N>(T(1)), z), z);  // else zero or NaN
   }
@@ -80,8 +78,7 @@ struct Abs : Elementwise<Abs> {
 
 struct Identity : Elementwise<Identity> {
   template <class T, int N>
-  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value,
-                              Pack<T, N>& derivative) {
+  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value, Pack<T, N>& derivative) {
     value = z;
     derivative = fill<N>(T(1));
   }
@@ -89,16 +86,14 @@ struct Identity : Elementwise<Identity> {
 
 struct Tanh : Elementwise<Tanh> {
   template <class T, int N>
-  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value,
-                              Pack<T, N>& derivative) {
+  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value, Pack<T, N>& derivative) {
     tanh(z, value, derivative);
   }
 };
 
 struct Sigmoid : Elementwise<Sigmoid> {
   template <class T, int N>
-  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value,
-                              Pack<T, N>& derivative) {
+  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value, Pack<T, N>& derivative) {
     const Exponential<T, N> e = exponential(at_least(-MathConstants<T>::kLogisticLimit, minus_abs(z)));
     const LogisticTail<T, N> small = logistic_tail(e);
     const Pack<T, N> large = 1 - small.tail;
@@ -110,8 +105,8 @@ struct Sigmoid : Elementwise<Sigmoid> {
 // With a = |z|, cut off where the tail of F has vanished: f(z) and f'(z) from a F(-a) and f'(-a), both but for a
 // factor of `scale`.
 template <class T, int N>
-DG_INLINE void gated(Pack<T, N> z, Pack<T, N> a_tail, Pack<T, N> tail_derivative, Pack<T, N> scale,
-                     Pack<T, N>& value, Pack<T, N>& derivative) {
+DG_INLINE void gated(Pack<T, N> z, Pack<T, N> a_tail, Pack<T, N> tail_derivative, Pack<T, N> scale, Pack<T, N>& value,
+                     Pack<T, N>& derivative) {
   value = fma(-a_tail, scale, at_least(0, z));
   const Pack<T, N> at_minus_a = tail_derivative * scale;
   derivative = select(z < 0, at_minus_a, 1 - at_minus_a);
@@ -120,8 +115,7 @@ DG_INLINE void gated(Pack<T, N> z, Pack<T, N> a_tail, Pack<T, N> tail_derivative
 // x / (1 + e^-x).
 struct Silu : Elementwise<Silu> {
   template <class T, int N>
-  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value,
-                              Pack<T, N>& derivative) {
+  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value, Pack<T, N>& derivative) {
     const Pack<T, N> a = at_most(MathConstants<T>::kLogisticLimit, abs(z));
     const Exponential<T, N> e = exponential(-a);
     const LogisticTail<T, N> small = logistic_tail(e);
@@ -133,8 +127,7 @@ struct Silu : Elementwise<Silu> {
 // x Phi(x).
 struct Gelu : Elementwise<Gelu> {
   template <class T, int N>
-  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value,
-                              Pack<T, N>& derivative) {
+  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value, Pack<T, N>& derivative) {
     using C = MathConstants<T>;
     const Pack<T, N> a = at_most(C::kNormalLimit, abs(z));
     const Exponential<T, N> e = gaussian(a);
@@ -182,8 +175,7 @@ struct GeluTanhConstants<float> {
 
 struct GeluTanh : Elementwise<GeluTanh> {
   template <class T, int N>
-  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value,
-                              Pack<T, N>& derivative) {
+  static DG_INLINE void apply(Pack<T, N> z, const ActivationParameters<T>&, Pack<T, N>& value, Pack<T, N>& derivative) {
     using C = GeluTanhConstants<T>;
     const Pack<T, N> a = at_most(C::kLimit, abs(z));
     const Pack<T, N> coarse = (a + C::kGrid) - C::kGrid;

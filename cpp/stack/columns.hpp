@@ -44,7 +44,7 @@ DG_INLINE int64_t sums_size(int64_t outputs) {
 // Every sum is that of `multiply_group`, term by term.
 template <class T>
 void multiply_small_batch(const T* w, int64_t stride, int64_t inner, int64_t outputs, const T* x, int examples, T* c,
-                  bool accumulate, T* sums) {
+                          bool accumulate, T* sums) {
   const int64_t size = sums_size<T>(outputs);
   for (int e = 0; e < examples; ++e)
     for (int64_t j = 0; j < size; ++j) sums[e * size + j] = accumulate && j < outputs ? c[j * kLanes<T> + e] : T(0);

@@ -33,10 +33,9 @@ class Forward {
     for (int64_t first = 0; first <= stack_.depth; first += statistics_.segment()) {
       const int64_t count = std::min(statistics_.segment(), stack_.depth + 1 - first);
       statistics_.begin_segment();
-      WorkQueue(plan_.batches, count).run(resources_.threads, resources_.stop,
-                                       [&](const Batch& batch, int64_t slot, int worker) {
-                                         make_states(batch, first + slot, slot, worker);
-                                       });
+      WorkQueue(plan_.batches, count)
+          .run(resources_.threads, resources_.stop,
+               [&](const Batch& batch, int64_t slot, int worker) { make_states(batch, first + slot, slot, worker); });
       if (resources_.stop()) return;
       parallel(resources_.threads, count * stack_.replicates, [&](int64_t i, int worker) {
         const int64_t slot = i / stack_.replicates, r = i % stack_.replicates, l = first + slot;

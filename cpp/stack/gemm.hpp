@@ -76,9 +76,7 @@ class Prefetch {
 };
 
 // Microkernel calls of a product, each a step of the prefetch.
-DG_INLINE int64_t steps_of(int64_t outputs, int64_t inner) {
-  return outputs / kRows * ((inner + kInner - 1) / kInner);
-}
+DG_INLINE int64_t steps_of(int64_t outputs, int64_t inner) { return outputs / kRows * ((inner + kInner - 1) / kInner); }
 
 // acc[r] += sum_k weight(r, k) x[k], `Steps` of the inner index between two branches.  Beside its multiply-adds a step
 // only loads; but on a core that runs another thread as well instructions are scarcer than multipliers, and each that a
@@ -127,8 +125,7 @@ template <class T, int R, Layout layout, bool Accumulate>
 DG_INLINE void microkernel(const T* w, int64_t stride, const T* x, int64_t inner, T* c) {
   Vec<T> acc[R][kVectors];
   for (int r = 0; r < R; ++r)
-    for (int v = 0; v < kVectors; ++v)
-      acc[r][v] = Accumulate ? load(c + r * kLanes<T> + v * kWidth<T>) : Vec<T>{};
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = Accumulate ? load(c + r * kLanes<T> + v * kWidth<T>) : Vec<T>{};
   if constexpr (layout == Layout::panels)
     add_panel_times(w, x, inner, acc);
   else
@@ -156,8 +153,7 @@ void multiply_block(const T* w, int64_t stride, int64_t outputs, const T* x, int
     prefetch.step();
     microkernel<T, kRows, layout, Accumulate>(w, stride, x, inner, c + j * kLanes<T>);
   }
-  if (j < outputs)
-    remainder<T, kRows - 1, layout, Accumulate>(outputs - j, w, stride, x, inner, c + j * kLanes<T>);
+  if (j < outputs) remainder<T, kRows - 1, layout, Accumulate>(outputs - j, w, stride, x, inner, c + j * kLanes<T>);
 }
 
 // c[j] (+)= sum_k x[k] w(j, k), where panels hold columns of a matrix: x W, and rows: W x.

@@ -143,8 +143,7 @@ void apply_derivative(const Equation& eq, T* t, int64_t n, T scale, const uint16
     for (int64_t j = 0; j < n; ++j) {
       Row<T> r = load_row(t + j * kLanes<T>);
       const Row<T> f = load_row(derivative + j * kLanes<T>);
-      for (int i = 0; i < kVectors; ++i)
-        r.v[i] = select<T>(f.v[i] == Vec<T>{}, Vec<T>{}, (s * r.v[i]) * f.v[i]);
+      for (int i = 0; i < kVectors; ++i) r.v[i] = select<T>(f.v[i] == Vec<T>{}, Vec<T>{}, (s * r.v[i]) * f.v[i]);
       store_row(t + j * kLanes<T>, r);
     }
   }

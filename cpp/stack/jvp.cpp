@@ -35,7 +35,7 @@ void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const
     }
     if (l > 0)
       table.jvp(stack.equation, stack.layer(batch.set, l - 1, l), jobs, batch.last - batch.first,
-                    scratch.get() + worker * scratch_size, resources.stop);
+                scratch.get() + worker * scratch_size, resources.stop);
     for (int64_t i = batch.first; i < batch.last; ++i) {
       const Unit& unit = plan.units[static_cast<size_t>(i)];
       const JvpJob<T>& job = jobs[i - batch.first];
@@ -56,8 +56,8 @@ void jvp(const Stack<T>& stack, const TapeArrays<T>& tape, int64_t probes, const
     }
 }
 
-template void jvp(const Stack<float>&, const TapeArrays<float>&, int64_t, const Rows<float>&,
-                  const JvpResults<float>&, const Resources&);
+template void jvp(const Stack<float>&, const TapeArrays<float>&, int64_t, const Rows<float>&, const JvpResults<float>&,
+                  const Resources&);
 template void jvp(const Stack<double>&, const TapeArrays<double>&, int64_t, const Rows<double>&,
                   const JvpResults<double>&, const Resources&);
 

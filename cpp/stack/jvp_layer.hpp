@@ -48,8 +48,7 @@ void residual_jvp(const Equation& eq, const Layer<T>& layer, T* r, JvpJob<T>& jo
 }
 
 template <class T>
-void jvp_layer(const Equation& eq, const Layer<T>& layer, JvpJob<T>* jobs, int64_t count, T* memory,
-                   const Stop& stop) {
+void jvp_layer(const Equation& eq, const Layer<T>& layer, JvpJob<T>* jobs, int64_t count, T* memory, const Stop& stop) {
   const bool small_batch = is_small_batch(jobs, count);
   const int64_t d = eq.width, m = eq.hidden, chunk = small_batch ? small_batch_chunk(eq) : chunk_size<T>(eq);
   const T scale = static_cast<T>(eq.weight_scale);

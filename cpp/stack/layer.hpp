@@ -6,11 +6,11 @@
 
 namespace {
 
+using depthgauge::Stop;
 using depthgauge::stack::kOutput;
 using depthgauge::stack::kPost;
 using depthgauge::stack::kPre;
 using depthgauge::stack::Layer;
-using depthgauge::Stop;
 using depthgauge::stack::Tape;
 
 // Hidden units a chunk: the packed blocks of a chunk should stay in the second-level cache while every group of a

@@ -73,10 +73,13 @@ struct Normalized {
   bool centered, scaled = false;
   Row<T> first, mean, shrink, power, scale;
   DG_INLINE Normalized(Norm kind, const T* x, const NormFactors<T>& f)
-      : centered(centers(kind)), first(load_row(x)), mean(load_row(f.mean)), shrink(load_row(f.shrink)),
-        power(load_row(f.power)), scale(load_row(f.scale)) {
-    for (int i = 0; i < kVectors; ++i)
-      scaled |= bits((power.v[i] != splat(T(1))) | (shrink.v[i] != splat(T(1)))) != 0;
+      : centered(centers(kind)),
+        first(load_row(x)),
+        mean(load_row(f.mean)),
+        shrink(load_row(f.shrink)),
+        power(load_row(f.power)),
+        scale(load_row(f.scale)) {
+    for (int i = 0; i < kVectors; ++i) scaled |= bits((power.v[i] != splat(T(1))) | (shrink.v[i] != splat(T(1)))) != 0;
     if (scaled) first = first * shrink;
   }
   DG_INLINE Row<T> operator()(Row<T> x) const {
@@ -183,8 +186,7 @@ void apply_norm(Norm kind, const Equation& eq, const T* x, const NormFactors<T>*
     for (int64_t k = 0; k < eq.width; ++k) emit(affine(k, load_row(x + k * kLanes<T>)), y + k * kLanes<T>);
   } else {
     const Normalized<T> hat(kind, x, *f);
-    for (int64_t k = 0; k < eq.width; ++k)
-      emit(affine(k, hat(load_row(x + k * kLanes<T>))), y + k * kLanes<T>);
+    for (int64_t k = 0; k < eq.width; ++k) emit(affine(k, hat(load_row(x + k * kLanes<T>))), y + k * kLanes<T>);
   }
 }
 
@@ -232,9 +234,8 @@ DG_INLINE void norm_derivative(Norm kind, const Equation& eq, const T* x, const 
   const int64_t d = eq.width;
   if (d == 0) return;
   if (kind == Norm::none) {
-    const auto same = [&](int64_t k, int chain) DG_INLINE_LAMBDA {
-      visit(k, chain, before(k, load_row(t + k * kLanes<T>)));
-    };
+    const auto same = [&](int64_t k, int chain)
+                          DG_INLINE_LAMBDA { visit(k, chain, before(k, load_row(t + k * kLanes<T>))); };
     each_feature(d, same, flush);
     return;
   }

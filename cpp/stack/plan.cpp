@@ -51,8 +51,7 @@ template <class T>
 std::vector<int64_t> by_set(const Stack<T>& stack) {
   std::vector<int64_t> order(static_cast<size_t>(stack.replicates));
   std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return stack.set_of[a] < stack.set_of[b]; });
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return stack.set_of[a] < stack.set_of[b]; });
   return order;
 }
 
@@ -65,8 +64,7 @@ Plan make_plan(const Stack<T>& stack, int64_t probes, int threads, const std::ve
     for (int64_t p = 0; p < probes; ++p) {
       plan.first_unit[static_cast<size_t>(p * stack.replicates + r)] = static_cast<int64_t>(plan.units.size());
       for (int64_t g = 0; g < groups; ++g)
-        plan.units.push_back(
-            {p, r, g, static_cast<int>(std::min<int64_t>(kGroup<T>, stack.examples - g * kGroup<T>))});
+        plan.units.push_back({p, r, g, static_cast<int>(std::min<int64_t>(kGroup<T>, stack.examples - g * kGroup<T>))});
     }
   // As many batches as threads, or a multiple of that, so that all threads finish together.
   const int64_t total = static_cast<int64_t>(plan.units.size());
@@ -91,10 +89,10 @@ Kernels<T> kernels(Target target) {
   return table;
 }
 
-#define DG_INSTANTIATE(T)                                                                          \
-  template struct Stack<T>;                                                                        \
-  template std::vector<int64_t> by_set(const Stack<T>&);                                           \
-  template Plan make_plan(const Stack<T>&, int64_t, int, const std::vector<int64_t>&);             \
+#define DG_INSTANTIATE(T)                                                              \
+  template struct Stack<T>;                                                            \
+  template std::vector<int64_t> by_set(const Stack<T>&);                               \
+  template Plan make_plan(const Stack<T>&, int64_t, int, const std::vector<int64_t>&); \
   template Kernels<T> kernels<T>(Target);
 DG_INSTANTIATE(float)
 DG_INSTANTIATE(double)

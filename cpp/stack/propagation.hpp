@@ -69,14 +69,14 @@ struct TapeArrays {
 };
 
 // What a pass measures of every state (depth + 1 values a replicate) or block (depth): X(name, type, of).
-#define DG_FORWARD_STATISTICS(X)      \
-  X(rms, double, state)               \
-  X(max_abs, double, state)           \
-  X(batch_mean_norm, double, state)   \
-  X(nonfinite, int64_t, state)        \
-  X(branch_rms, double, block)        \
-  X(live_fraction, double, block)     \
-  X(dead_units, double, block)        \
+#define DG_FORWARD_STATISTICS(X)    \
+  X(rms, double, state)             \
+  X(max_abs, double, state)         \
+  X(batch_mean_norm, double, state) \
+  X(nonfinite, int64_t, state)      \
+  X(branch_rms, double, block)      \
+  X(live_fraction, double, block)   \
+  X(dead_units, double, block)      \
   X(saturation, double, block)
 #define DG_VJP_STATISTICS(X) \
   X(rms, double, state)      \

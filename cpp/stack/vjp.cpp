@@ -32,8 +32,7 @@ class Vjp {
         pools_(static_cast<size_t>((pauses() ? 1 : stack.depth + 1) * units_)),
         scratch_size_(table_.scratch(stack.equation, kMaxJobs)),
         scratch_(scratch_size_ * resources.threads) {
-    if (results.weight_gradients)
-      weights_.emplace(stack, tape, results, plan_, replicates, table, resources.threads);
+    if (results.weight_gradients) weights_.emplace(stack, tape, results, plan_, replicates, table, resources.threads);
   }
 
   void run() {
@@ -54,9 +53,8 @@ class Vjp {
 
   void run_through() {
     WorkQueue(plan_.batches, stack_.depth + 1)
-        .run(resources_.threads, resources_.stop, [&](const Batch& batch, int64_t step, int worker) {
-          make_gradients(batch, stack_.depth - step, worker);
-        });
+        .run(resources_.threads, resources_.stop,
+             [&](const Batch& batch, int64_t step, int worker) { make_gradients(batch, stack_.depth - step, worker); });
     if (stopped()) return;
     for (int64_t l = 0; l <= stack_.depth; ++l) reduce(l);
   }

@@ -34,8 +34,7 @@ void vjp_output(const Equation& eq, const Layer<T>& layer, VjpJob<T>& job, T* br
                         job.weights->sums.gain[kOutput], job.weights->sums.shift[kOutput]);
   }
   norm_derivative(
-      eq.norm[kOutput], eq, job.tape.branch, factors, job.gradient,
-      GainBefore<T>{splat_row(T(1)), layer.gain[kOutput]},
+      eq.norm[kOutput], eq, job.tape.branch, factors, job.gradient, GainBefore<T>{splat_row(T(1)), layer.gain[kOutput]},
       [&](int64_t k, int, Row<T> x) DG_INLINE_LAMBDA { store_row(branch_gradient + k * kLanes<T>, x); },
       []() DG_INLINE_LAMBDA {});
 }
@@ -201,8 +200,8 @@ class VjpLayer {
 
   // The block of `down` is contiguous; that of `up` only where one chunk is the whole matrix.
   ChunkRows rows_of(int64_t j0, int64_t n) const {
-    ChunkRows rows{layer_.up + j0, gated_ ? layer_.gate + j0 : nullptr, linear_ ? nullptr : layer_.down + j0 * d_,
-                   m_, d_};
+    ChunkRows rows{layer_.up + j0, gated_ ? layer_.gate + j0 : nullptr, linear_ ? nullptr : layer_.down + j0 * d_, m_,
+                   d_};
     if (!kRowsInPlace && !linear_) {
       rows.down_stride = packed_rows_stride<T>(d_);
       pack_rows(rows.down, d_, n, d_, rows_down_, rows.down_stride);
@@ -290,8 +289,7 @@ class VjpLayer {
 };
 
 template <class T>
-void vjp_layer(const Equation& eq, const Layer<T>& layer, VjpJob<T>* jobs, int64_t count, T* memory,
-               const Stop& stop) {
+void vjp_layer(const Equation& eq, const Layer<T>& layer, VjpJob<T>* jobs, int64_t count, T* memory, const Stop& stop) {
   VjpLayer<T>(eq, layer, jobs, count, memory, stop).run();
 }
 

@@ -31,8 +31,8 @@ WeightGradients<T>::WeightGradients(const Stack<T>& stack, const TapeArrays<T>& 
       block_values_(block_size_ * threads) {
   const auto units = static_cast<int64_t>(plan.units.size());
   for (int64_t l = 0; l < layers_at_once(stack); ++l)
-    stores_[l] = std::make_unique<GradientStore<T>>(stack, units, stack.active(kPre), !tape.activation,
-                                                    stack.active(kOutput));
+    stores_[l] =
+        std::make_unique<GradientStore<T>>(stack, units, stack.active(kPre), !tape.activation, stack.active(kOutput));
   find_owners();
   divide_rows();
   examples_.reserve(plan.units.size());
@@ -69,8 +69,7 @@ void WeightGradients<T>::prepare(int64_t l) {
     const T* const state = state_of(stack_, tape_.states, unit, l);
     const T* const activation = tape_of(stack_, tape_, unit, l).activation;
     for (const int field : kMatrices)
-      if (stack_.fields[field].data)
-        left_[field][i] = store(l).left(field, static_cast<int64_t>(i), state, activation);
+      if (stack_.fields[field].data) left_[field][i] = store(l).left(field, static_cast<int64_t>(i), state, activation);
   }
 }
 
@@ -95,9 +94,9 @@ void WeightGradients<T>::multiply(int64_t task, int64_t l, T* scratch, int worke
   const RowBlock& block = blocks_[static_cast<size_t>(task)];
   OuterProduct<T> product = product_of(block, l);
   const int64_t layer = owners_[static_cast<size_t>(block.owner)].index * stack_.depth + l;
-  product.destination = results_.only_rms ? block_values_.get() + worker * block_size_
-                                          : results_.weights[block.field] +
-                                                (layer * rows(block.field) + block.first) * product.columns;
+  product.destination =
+      results_.only_rms ? block_values_.get() + worker * block_size_
+                        : results_.weights[block.field] + (layer * rows(block.field) + block.first) * product.columns;
   const int64_t size = (block.last - block.first) * product.columns;
   // A branch that is left out adds nothing.
   if (stack_.branch_scale[l] == 0)
@@ -180,8 +179,8 @@ std::vector<std::vector<int64_t>> replicate_blocks(const Stack<T>& stack, const 
   return blocks;
 }
 
-#define DG_INSTANTIATE(T)             \
-  template class WeightGradients<T>;  \
+#define DG_INSTANTIATE(T)            \
+  template class WeightGradients<T>; \
   template std::vector<std::vector<int64_t>> replicate_blocks(const Stack<T>&, const VjpResults<T>&);
 DG_INSTANTIATE(float)
 DG_INSTANTIATE(double)
