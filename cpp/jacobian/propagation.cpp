@@ -14,8 +14,8 @@ namespace {
 
 // Tapes in memory at once, which are at least those of one group and one layer.
 constexpr int64_t kTapeBytes = 8 << 20;
-// Weights of one set in a segment of several members, each of which reads them again from a cache.
-constexpr int64_t kWeightBytes = 1 << 19;
+// Weights of one set in a segment of several members, each of which reads them again.
+constexpr int64_t kWeightBytes = 2 << 20;
 
 template <class T>
 int64_t layer_bytes(const stack::Stack<T>& stack) {
@@ -96,24 +96,35 @@ class Propagation {
     std::vector<GroupTape<T>> tapes;
     for (int64_t unit = begin; unit < end; ++unit)
       tapes.push_back(tape_of(unit, first, layers, tapes_.get() + (unit - begin) * tape_size_));
-    parallel(resources_.threads, end - begin, [&](int64_t i, int worker) {
-      if (resources_.stop()) return;
-      const stack::Equation& eq = shape_.equation;
-      tapes[static_cast<size_t>(i)].forward(
-          table_, member_of(begin + i).states, workspace_.get() + worker * workspace_size_,
-          totals_.get() + worker * eq.width, live_.get() + worker * eq.hidden, resources_.stop);
+    // Where there is enough for all threads, each takes its units all the way, with their weights in its cache.
+    const int64_t count = end - begin;
+    const bool apart = members_.size() > 1 && count >= 2 * resources_.threads;
+    parallel(resources_.threads, count, [&](int64_t i, int worker) {
+      forward(begin + i, tapes[static_cast<size_t>(i)], worker);
+      if (apart) follow(begin + i, &tapes[static_cast<size_t>(i)], 1, layers, {resources_.target, 1, resources_.stop});
     });
+    if (!apart) follow(begin, tapes.data(), count, layers, resources_);
+  }
+
+  void forward(int64_t unit, GroupTape<T>& tape, int worker) {
     if (resources_.stop()) return;
+    const stack::Equation& eq = shape_.equation;
+    tape.forward(table_, member_of(unit).states, workspace_.get() + worker * workspace_size_,
+                 totals_.get() + worker * eq.width, live_.get() + worker * eq.hidden, resources_.stop);
+  }
+
+  // Takes the accumulators of units from `begin` on through the layers of their tapes.
+  void follow(int64_t begin, const GroupTape<T>* tapes, int64_t count, int64_t layers, const Resources& resources) {
+    if (resources.stop()) return;
     for (size_t follower = 0; follower < followers_; ++follower) {
       std::vector<Task<T, A>> tasks;
-      for (int64_t unit = begin; unit < end; ++unit) {
-        const Member<T, A>& member = member_of(unit);
-        const GroupTape<T>& tape = tapes[static_cast<size_t>(unit - begin)];
+      for (int64_t i = 0; i < count; ++i) {
+        const Member<T, A>& member = member_of(begin + i);
         if (follower >= member.accumulators.size()) continue;
-        for (int lane = 0; lane < tape.examples(); ++lane)
-          tasks.push_back({member.accumulators[follower], &tape, lane});
+        for (int lane = 0; lane < tapes[i].examples(); ++lane)
+          tasks.push_back({member.accumulators[follower], tapes + i, lane});
       }
-      A::advance(tasks, layers, resources_);
+      A::advance(tasks, layers, resources);
     }
   }
 

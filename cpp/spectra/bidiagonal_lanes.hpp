@@ -72,7 +72,7 @@ struct LanesReflector {
 
 // Column k as it is after all steps so far, and the sum of its squares; z is cleared.
 template <class T>
-DG_INLINE Vec<T> current_column(const LanesStep<T>& step, int64_t k) {
+DG_INLINE Vec<T> current_column(LanesStep<T> step, int64_t k) {
   Vec<T> square{};
   const Vec<T> yk = step.old_y[k], vk = step.old_v[k];
   for (int64_t i = k; i < step.m; ++i) {
@@ -85,7 +85,7 @@ DG_INLINE Vec<T> current_column(const LanesStep<T>& step, int64_t k) {
 
 // One step over `C` columns from j on, below row k: see above.  Several, to load u and z less often.
 template <class T, int C, bool pending>
-DG_INLINE void sweep_columns(const LanesStep<T>& step, int64_t k, int64_t j, Vec<T> tau) {
+DG_INLINE void sweep_columns(LanesStep<T> step, int64_t k, int64_t j, Vec<T> tau) {
   const int64_t s = step.stride, m = step.m;
   const Vec<T>*const u = step.u, *const old_u = step.old_u, *const old_z = step.old_z;
   Vec<T>* const z = step.z;
@@ -126,7 +126,7 @@ DG_INLINE void sweep_columns(const LanesStep<T>& step, int64_t k, int64_t j, Vec
 }
 
 template <class T, bool pending>
-DG_INLINE void sweep_trailing(const LanesStep<T>& step, int64_t k, Vec<T> tau) {
+DG_INLINE void sweep_trailing(LanesStep<T> step, int64_t k, Vec<T> tau) {
   int64_t j = k + 1;
   for (; j + 4 <= step.n; j += 4) sweep_columns<T, 4, pending>(step, k, j, tau);
   for (; j < step.n; ++j) sweep_columns<T, 1, pending>(step, k, j, tau);
@@ -134,7 +134,7 @@ DG_INLINE void sweep_trailing(const LanesStep<T>& step, int64_t k, Vec<T> tau) {
 
 // The row reflector of step k, I - pi v v' with v = r + delta e1, and z set right; returns the sum of squares of r.
 template <class T>
-DG_INLINE Vec<T> reflect_rows(const LanesStep<T>& step, int64_t k) {
+DG_INLINE Vec<T> reflect_rows(LanesStep<T> step, int64_t k) {
   Vec<T>*const z = step.z, *const v = step.v;
   const Vec<T>* const y = step.y;
   Vec<T> square{}, along{};
