@@ -9,10 +9,10 @@ namespace depthgauge::stack {
 // that computes it, in activations.hpp.
 #define DG_BRANCHES(X) X(mlp) X(linear) X(gated)
 #define DG_NORMS(X) X(none) X(rms) X(layer) X(center) X(dyt) X(rms_detached) X(layer_detached)
-#define DG_ACTIVATIONS(X)                                                                                       \
-  X(relu, Relu)                                                                                                 \
-  X(leaky_relu, LeakyRelu) X(tanh, Tanh) X(sigmoid, Sigmoid) X(gelu, Gelu) X(gelu_tanh, GeluTanh) X(silu, Silu) \
-      X(abs, Abs) X(identity, Identity)
+#define DG_ACTIVATIONS(X)  \
+  X(relu, Relu)            \
+  X(leaky_relu, LeakyRelu) \
+  X(tanh, Tanh) X(sigmoid, Sigmoid) X(gelu, Gelu) X(gelu_tanh, GeluTanh) X(silu, Silu) X(abs, Abs) X(identity, Identity)
 
 #define DG_ENUMERATOR(name, ...) name,
 enum class Branch { DG_BRANCHES(DG_ENUMERATOR) };
