@@ -1,6 +1,6 @@
 """Ratios against peers, measured in one process in turns, with a machine record.
 
-Run ``python benchmarks/compare.py stack``, ``spread``, ``estimate``, ``graded``, ``jacobian`` or ``grid``;
+Run ``python benchmarks/compare.py stack``, ``spread``, ``estimate``, ``graded``, ``jacobian``, ``grid`` or ``random``;
 ``--help`` after each lists its options.  A peer that is not installed is reported as absent.
 """
 

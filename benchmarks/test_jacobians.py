@@ -41,8 +41,8 @@ def test_rank_profile(benchmark: Any, block: dg.Block, weights: dg.Weights, x: A
 
 
 def test_graded_rank_profile(benchmark: Any, block: dg.Block, weights: dg.Weights, x: Any, backend: str) -> None:
-    few = x[:2] if backend == "reference" else x
-    profile = benchmark(dg.rank_profile, block, weights, few, depths=[DEPTH], method="graded", backend=backend)
+    some = x[:2] if backend == "reference" else x
+    profile = benchmark(dg.rank_profile, block, weights, some, depths=[DEPTH], method="graded", backend=backend)
     assert np.all(np.isfinite(profile.log_singular_values))
 
 

@@ -1,4 +1,4 @@
-"""Timing in turns: every contender meets the same weather."""
+"""Timing in turns: every contender meets the same state of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effective ranks over a grid in torch, on weights that all settings of a seed share: two ways to carry Jacobians.
+"""Effective ranks over a grid in torch, on weights that all settings of a seed share: two ways to advance Jacobians.
 
 Together, all settings are one product with the weights; apart, each has its own, smaller by its dead units.
 """
@@ -74,7 +74,7 @@ def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Seque
     a = torch.tensor(np.tile(scales, 2).astype(x.dtype)).unsqueeze(1)
     state = torch.from_numpy(x).repeat(2 * half, 1)
     tangents = torch.eye(x.shape[1], dtype=state.dtype).repeat(2 * half, 1, 1)
-    room = torch.empty((3 * half, *tangents.shape[1:]), dtype=state.dtype)
+    workspace = torch.empty((3 * half, *tangents.shape[1:]), dtype=state.dtype)
     ranks = np.empty((2 * half, len(depths)))
     for layer in range(max(depths)):
         up, down = draw(layer)
@@ -86,9 +86,9 @@ def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Seque
         state = torch.addmm(state, z.relu_().mul_(a), down)
         state[half:] *= _inverse_root(state[half:])
         if apart:
-            _carry_apart(tangents, u[:half], slopes, state[half:], up, down)
+            _advance_apart(tangents, u[:half], slopes, state[half:], up, down)
         else:
-            _carry_together(tangents, u[:half], slopes, state[half:], up, down, room)
+            _advance_together(tangents, u[:half], slopes, state[half:], up, down, workspace)
         if layer % RESCALE_EVERY == 0:
             tangents /= tangents.abs().amax((1, 2), keepdim=True)
         for column in (column for column, depth in enumerate(depths) if depth == layer + 1):
@@ -96,11 +96,11 @@ def effective_ranks(draw: Draw, x: Array, scales: Sequence[float], depths: Seque
     return ranks
 
 
-def _carry_together(tangents: Any, u: Any, slopes: Any, out: Any, up: Any, down: Any, room: Any) -> None:
+def _advance_together(tangents: Any, u: Any, slopes: Any, out: Any, up: Any, down: Any, workspace: Any) -> None:
     """Carry all tangents through a layer: `u` is what the pre-norms give, `out` what the post-norms give."""
     half, width = u.shape
     before, after = tangents[:half], tangents[half:]
-    normed, units = room[:half], room[half:]
+    normed, units = workspace[:half], workspace[half:]
     _project(before, u, out=normed)
     torch.mm(normed.view(-1, width), up, out=units[:half].view(-1, width))
     torch.mm(after.view(-1, width), up, out=units[half:].view(-1, width))
@@ -109,7 +109,7 @@ def _carry_together(tangents: Any, u: Any, slopes: Any, out: Any, up: Any, down:
     _project(after, out, out=after)
 
 
-def _carry_apart(tangents: Any, u: Any, slopes: Any, out: Any, up: Any, down: Any) -> None:
+def _advance_apart(tangents: Any, u: Any, slopes: Any, out: Any, up: Any, down: Any) -> None:
     """Do the same one setting at a time, without the rows of dead units, the pre-norm applied to the weights."""
     half, width = u.shape
     turned_up = up.mT.contiguous()

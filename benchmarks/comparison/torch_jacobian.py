@@ -1,4 +1,4 @@
-"""Jacobians in torch: `vmap(jacrev)`, and chains written by hand that carry the Jacobian forward."""
+"""Jacobians in torch: `vmap(jacrev)`, and chains written by hand that push the Jacobian forward."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ class TorchChain:
 def _chunks(problem: Problem) -> dict[str, int]:
     """Return how many examples to take at a time, by what to call it."""
     _, width, hidden, batch = problem.shape
-    few = max(1, CHUNK_BYTES // (width * hidden * problem.x.itemsize))
-    return {"all": batch} | ({str(few): few} if few < batch else {})
+    fit = max(1, CHUNK_BYTES // (width * hidden * problem.x.itemsize))
+    return {"all": batch} | ({str(fit): fit} if fit < batch else {})
 
 
 def _with_threads(threads: int, step: Callable[..., Any], *arguments: Any) -> Any:

@@ -32,7 +32,6 @@ class BoundStack {
     stack.examples = examples;
     return stack;
   }
-  int64_t replicates() const { return stack_.replicates; }
   // The axes that results have in place of the replicates.
   const std::vector<py::ssize_t>& replicate_axes() const { return replicate_axes_; }
   // The fields that the stack has, in the order in which Python gave them.

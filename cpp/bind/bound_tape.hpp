@@ -9,7 +9,7 @@ namespace depthgauge {
 template <class T>
 class BoundTape {
  public:
-  // Room for the forward pass of a stack.
+  // Memory for the forward pass of a stack.
   BoundTape(const stack::Stack<T>& stack, bool with_activation);
   // What `to_state` returned.
   explicit BoundTape(const py::tuple& state);

@@ -29,7 +29,7 @@ inline void take_lock(PyThreadState* thread) {
   stay.unwinding = false;
 }
 
-// Looks for Ctrl-C a few times a second, in the thread that made the call and gave up the lock, and tells the others.
+// Looks for Ctrl-C every 50 ms at most, in the thread that made the call and gave up the lock, and tells the others.
 class Interrupt {
  public:
   explicit Interrupt(PyThreadState* thread) : thread_(thread) {}

@@ -3,7 +3,7 @@
 // Include this in per-instruction-set units only.
 #pragma once
 
-#include "simd.hpp"
+#include "common/simd.hpp"
 
 namespace {
 

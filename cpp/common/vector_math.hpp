@@ -1,4 +1,4 @@
-// Elementary functions of SIMD vectors: exp, tanh, and the tails of the logistic and normal distributions.
+// Elementary functions of SIMD vectors: tanh, and the tails of the logistic and normal distributions.
 //
 // Include this in per-instruction-set units only.  There are no branches: a lane's bits depend on
 // that lane's input alone.  NaN gives NaN, infinities their limits, and results fade through the subnormal
@@ -28,9 +28,6 @@ struct MathConstants<double> {
   static constexpr double kLog2E = 1.4426950408889634;
   static constexpr double kLn2High = 0x1.62e42fefa4p-1, kLn2Low = -0x1.8432a1b0e2634p-43;
 
-  // exp saturates outside [kExpLow, kExpHigh].
-  static constexpr double kExpLow = -746, kExpHigh = 710;
-
   // e^-x vanishes here even when multiplied by x, as does e^(-x^2/2) when multiplied by x^2.
   static constexpr double kLogisticLimit = 752, kNormalLimit = 38.75;
 
@@ -51,7 +48,6 @@ struct MathConstants<float> {
   static constexpr float kLog2E = 1.44269504f;
   static constexpr float kLn2High = 0x1.62e4p-1f, kLn2Low = 1.428606765330187e-06f;
 
-  static constexpr float kExpLow = -104, kExpHigh = 89;
   static constexpr float kLogisticLimit = 112, kNormalLimit = 14.625f;
 
   static constexpr int32_t kUpperHalf = -(INT32_C(1) << 12);
@@ -224,13 +220,6 @@ DG_INLINE void mills(Pack<T, N> t, Pack<T, N>& ratio, Pack<T, N>& t_ratio) {
   t_ratio = tq * p;
 }
 
-template <class T, int N>
-DG_INLINE Pack<T, N> exp(Pack<T, N> x) {
-  using C = MathConstants<T>;
-  const Exponential<T, N> e = exponential(at_most(C::kExpHigh, at_least(C::kExpLow, x)));
-  return e.unscaled() * e.second;
-}
-
 // tanh and its derivative, both to full relative accuracy.
 template <class T, int N>
 DG_INLINE void tanh(Pack<T, N> x, Pack<T, N>& value, Pack<T, N>& derivative) {
@@ -248,9 +237,6 @@ template <class T>
 DG_INLINE Pack<T, 1> pack(Vec<T> a) {
   return {{a}};
 }
-
-DG_INLINE Vec<double> exp(Vec<double> x) { return exp(pack<double>(x)).v[0]; }
-DG_INLINE Vec<float> exp(Vec<float> x) { return exp(pack<float>(x)).v[0]; }
 
 template <class T>
 DG_INLINE void tanh_of(Vec<T> x, Vec<T>& value, Vec<T>& derivative) {
@@ -290,11 +276,6 @@ DG_INLINE Row<T> row(Pack<T, kVectors> a) {
 }
 
 // The same of a whole row, its vectors interleaved; faster than one by one.
-template <class T>
-DG_INLINE Row<T> exp(Row<T> x) {
-  return row(exp(pack(x)));
-}
-
 template <class T>
 DG_INLINE void tanh(Row<T> x, Row<T>& value, Row<T>& derivative) {
   Pack<T, kVectors> v, d;

@@ -49,8 +49,7 @@ struct Task {
 // body(from, to) over some rows at a time, in whole blocks of the products: one block of a wide stack can take seconds.
 template <class Body>
 void in_portions(int64_t rows, const Stop& stop, Body&& body) {
-  constexpr int64_t kPortion = 96;
-  for (int64_t from = 0; from < rows && !stop(); from += kPortion) body(from, std::min(from + kPortion, rows));
+  for (int64_t from = 0; from < rows && !stop(); from += kRowBlock) body(from, std::min(from + kRowBlock, rows));
 }
 
 }  // namespace depthgauge::jacobian

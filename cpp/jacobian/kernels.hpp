@@ -12,6 +12,10 @@
 
 namespace depthgauge::jacobian {
 
+// Rows of a product that stay in the second-level cache while every panel of the right factor is used; a multiple of
+// the rows of most microkernels.
+inline constexpr int64_t kRowBlock = 96;
+
 // A matrix in tiles of one cache line: tile g of row r, which holds columns g * kGroup ..., is at data + r * row +
 // g * group.  Contiguous rows have `group` kGroup; panels, each one tile wide, have `row` kGroup.
 template <class T>
@@ -53,7 +57,7 @@ struct Linearized {
   Tiles<T> product;  // panels, for A C
 };
 
-// The rows of T that one call changes, of all parts.
+// The rows of tangents that one call changes, of all parts.
 template <class T>
 struct Tangents {
   Tiles<T> part;       // part 0, in contiguous rows

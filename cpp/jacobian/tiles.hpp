@@ -6,6 +6,7 @@
 
 namespace {
 
+using depthgauge::jacobian::kRowBlock;
 using depthgauge::jacobian::Tiles;
 
 template <class T>
@@ -49,9 +50,6 @@ DG_INLINE int64_t tiles_size(int64_t rows, int64_t columns) {
 // What a product is stored over: nothing, or what is added to it, as it is or scaled.
 enum class Over { nothing, there, scaled };
 
-// Rows of one call that stay in the second-level cache while every panel of the right factor passes by; a multiple of
-// the rows of most microkernels.
-constexpr int64_t kRowBlock = 96;
 // Inner indices a panel's part has, which then stays in the first-level cache.
 template <class T>
 constexpr int64_t kPanelRows = sizeof(T) == 8 ? 256 : 512;

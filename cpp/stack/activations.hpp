@@ -1,12 +1,11 @@
 // The activations and their derivatives.
 //
-// Include this only in per-instruction-set units.  Each activation is a struct with
+// Include this only in per-instruction-set units.  Each activation is a struct, derived from Elementwise, with
 //
-//   template <class T>
-//   static void eval(Vec<T> z, const ActivationParameters<T>& p, Vec<T>& value, Vec<T>& derivative);
+//   template <class T, int N>
+//   static void apply(Pack<T, N> z, const ActivationParameters<T>& p, Pack<T, N>& value, Pack<T, N>& derivative);
 //
-// and the same for Row<T>, which is faster: its vectors are interleaved.  Both give the same bits.  They are inlined,
-// so that a caller who ignores the derivative does not pay for it.
+// It is inlined, so that a caller who ignores the derivative does not pay for it.
 //
 // A NaN gives a NaN value and, for the smooth activations and abs, a NaN derivative; relu and leaky_relu have the
 // derivative that the false comparison z > 0 gives, 0 and slope; identity's is 1 everywhere.
@@ -18,8 +17,8 @@
 // so only the tail F(-|z|) is ever computed.  It is small and has full relative accuracy, which 1 - F(|z|) would lose.
 #pragma once
 
-#include "../common/simd.hpp"
-#include "../common/vector_math.hpp"
+#include "common/simd.hpp"
+#include "common/vector_math.hpp"
 
 namespace {
 
@@ -28,17 +27,9 @@ struct ActivationParameters {
   T slope;  // of leaky_relu where z <= 0
 };
 
-// Makes eval() of a struct's apply().
+// Makes eval() of rows of a struct's apply().
 template <class Activation>
 struct Elementwise {
-  template <class T>
-  static DG_INLINE void eval(Vec<T> z, const ActivationParameters<T>& p, Vec<T>& value, Vec<T>& derivative) {
-    Pack<T, 1> v, d;
-    Activation::apply(pack<T>(z), p, v, d);
-    value = v.v[0];
-    derivative = d.v[0];
-  }
-
   template <class T>
   static DG_INLINE void eval(Row<T> z, const ActivationParameters<T>& p, Row<T>& value, Row<T>& derivative) {
     Pack<T, kVectors> v, d;

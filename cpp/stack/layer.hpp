@@ -85,8 +85,8 @@ DG_INLINE int64_t small_batch_sums(const Equation& eq) {
   return padded(kSmallBatch * sums_size<T>(chunk > eq.width ? chunk : eq.width));
 }
 
-// The largest scratch of the three kernels, in elements: two buffers of states a job, and three chunks of hidden units
-// with six packed blocks, or two with three matrices' sums.
+// The largest scratch of the three kernels, in elements: two buffers of states a job, and four chunks of hidden units
+// with three sets of packed blocks, or two with three matrices' sums.
 template <class T>
 int64_t layer_scratch(const Equation& eq, int64_t jobs) {
   const int64_t d = eq.width, chunk = chunk_size<T>(eq);

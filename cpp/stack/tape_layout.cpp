@@ -52,8 +52,8 @@ TapeLayout<T> tape_layout(const Stack<T>& stack, bool with_activation) {
   int64_t* part = layout.bytes;
   *part++ = of_width + stack.replicates * stack.groups() * eq.width * kLine;  // a state more than layers
   for (int place = 0; place < kPlaces; ++place) {
-    const bool rescales = eq.norm[place] != Norm::none && eq.norm[place] != Norm::dyt;
-    *part++ = rescales ? groups * static_cast<int64_t>(sizeof(NormFactors<T>)) : 0;
+    const bool has_factors = eq.norm[place] != Norm::none && eq.norm[place] != Norm::dyt;
+    *part++ = has_factors ? groups * static_cast<int64_t>(sizeof(NormFactors<T>)) : 0;
   }
   *part++ = stack.active(kOutput) ? of_width : 0;
   *part++ = stack.active(kPost) ? of_width : 0;

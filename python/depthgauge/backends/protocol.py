@@ -208,7 +208,7 @@ class Backend(Protocol):
         """Fill `out`, shape (S, L, n), C-order, with normals, rounded, times `deviation`, rounded to its dtype.
 
         Numbers of ``out[s, l]`` are those that `seeds[s]`, layer ``first_layer + l`` and the number of a matrix stand
-        for; `_random` gives the layout.  All backends make the same bits.
+        for; `depthgauge.backends.reference.philox` gives the layout.  All backends make the same bits.
         """
 
 

@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status: 0 done, 1 a check failed, 2 an error of usage or of the surroundings.
+        Exit status: 0 done, 1 a check failed, 2 an error of usage, of the environment or of a file, 130 interrupted,
+        141 the reader of the output is gone.
     """
     parser = _parser()
     arguments = parser.parse_args(argv)

@@ -60,7 +60,7 @@ def jacobian(
     ----------
     block : Block
         The equation of a block.
-    weights : Weights
+    weights : Weights or GeneratedWeights
         The weights of L blocks of width d.
     x : array_like, shape (..., B, d)
         The input, one row an example, in the dtype of the weights.  Leading axes are replicates; they broadcast with

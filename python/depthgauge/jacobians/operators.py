@@ -106,7 +106,7 @@ def jacobian_operator(
     ----------
     block : Block
         The equation of a block.
-    weights : Weights
+    weights : Weights or GeneratedWeights
         The weights of L blocks of width d, without replicate axes.
     x : array_like, shape (d,) or (1, d)
         The example, in the dtype of the weights.

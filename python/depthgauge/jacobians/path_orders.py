@@ -11,12 +11,10 @@ import numpy.typing as npt
 from depthgauge._common import arguments
 from depthgauge._common.arrays import Array, Floats, Indices
 from depthgauge._common.results import Result, shaped
-from depthgauge.equation import Block
+from depthgauge.equation import BRANCH_MATRICES, Block
 from depthgauge.jacobians.propagation import Propagation
 from depthgauge.spectra.spreads import spread_of_values
 from depthgauge.stacks.binding import AnyWeights, layer_scale
-
-_MATRICES = {"linear": 1, "mlp": 2, "gated": 3}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,7 +155,7 @@ def _of_orders(array: Floats, asked: int, run: Propagation) -> Floats:
 def _gain(branch: Floats, block: Block, weights: AnyWeights) -> Floats:
     """Return `PathNorms.gain`, shape (N,), from squares b_l², shape (L, N)."""
     beta_squares = np.square(layer_scale("branch_scale", block, weights), dtype=np.float64)
-    alpha = abs(block.weight_scale) ** _MATRICES[block.branch]
+    alpha = abs(block.weight_scale) ** len(BRANCH_MATRICES[block.branch])
     return np.asarray(np.sqrt(np.sum(branch, axis=0) / np.sum(beta_squares)) / alpha)
 
 

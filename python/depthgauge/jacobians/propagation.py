@@ -15,7 +15,7 @@ from depthgauge.backends import backend_name, get_backend
 from depthgauge.backends.protocol import Accumulator, GradedAccumulator, JacobianAccumulator, Stack
 from depthgauge.equation import Block
 from depthgauge.stacks.binding import AnyWeights, check_kinds, flat_indices, layer_scale
-from depthgauge.stacks.propagation import _rows
+from depthgauge.stacks.propagation import read_rows
 from depthgauge.stacks.segments import segments
 
 
@@ -42,10 +42,10 @@ class Propagation:
         self._block, self._weights = block, weights
         self._name, self._threads = backend_name(backend), arguments.thread_count(threads)
         self._backend = get_backend(self._name)
-        states = _rows("x", x, weights)
+        states = read_rows("x", x, weights)
         self._leading = states.shape[:-2]
         self.batch, self.width = states.shape[-2:]
-        # A copy, for the caller may change his before an iteration ends.
+        # A copy, for the caller may change the input before an iteration ends.
         self._x = np.array(states.reshape(math.prod(self._leading), self.batch, self.width), order="C")
         all_segments = self._segments()
         first = next(all_segments)

@@ -77,7 +77,7 @@ def forward(
     with_cosine = arguments.flag("cosine", cosine)
     name, workers = backend_name(backend), arguments.thread_count(threads)
 
-    states = _rows("x", x, weights)
+    states = read_rows("x", x, weights)
     leading = states.shape[:-2]
     parts: list[Results] = []
     depths, tapes = [], []
@@ -121,7 +121,7 @@ def vjp(
     Parameters
     ----------
     block : Block
-    weights : Weights
+    weights : Weights or GeneratedWeights
         As for `forward`.
     fwd_or_x : Forward or array_like, shape (..., B, d)
         The result of `forward` with this very block and these very weights, or its input, which is then run first.
@@ -220,7 +220,7 @@ def jvp(
     return Tangent(output=t, **joined(parts, depths))
 
 
-def _rows(name: str, value: object, weights: AnyWeights) -> Array:
+def read_rows(name: str, value: object, weights: AnyWeights) -> Array:
     """Return states, cotangents or tangents as an array (..., B, d) that fits the weights."""
     array = float_array(name, value)
     require_dtype(name, array, weights.dtype, "weights")
@@ -240,7 +240,7 @@ def _forward_of(
         x = raw_array("fwd_or_x", fwd_or_x)
         if x.ndim == 0 and x.dtype.kind not in "fiubcV":  # no numbers, but some object
             raise TypeError(f"fwd_or_x must be a Forward or an input array; got {type(fwd_or_x).__name__}")
-        return forward(block, weights, _rows("fwd_or_x", x, weights), backend=backend, threads=threads)
+        return forward(block, weights, read_rows("fwd_or_x", x, weights), backend=backend, threads=threads)
     if fwd_or_x.block != block:
         raise ValueError(f"this Forward is of another block: {fwd_or_x.block.formula()}; got {block.formula()}")
     if fwd_or_x.weights != weights:  # Weights are equal to themselves alone
@@ -253,7 +253,7 @@ def _forward_of(
 
 def _vectors(name: str, value: object, fwd: Forward) -> Array:
     """Return cotangents or tangents broadcast to (P, R, B, d)."""
-    array = _rows(name, value, fwd.weights)
+    array = read_rows(name, value, fwd.weights)
     probes = array.shape[: max(array.ndim - fwd.output.ndim, 0)]
     try:
         if array.shape[-2] == fwd.output.shape[-2]:  # examples do not broadcast

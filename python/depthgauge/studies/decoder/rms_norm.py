@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthgauge._common.arrays import Array, Floats
+from depthgauge._common.scaling import split_exponent, top_exponent
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class RmsNorm:
     @classmethod
     def of(cls, x: Floats, eps: float) -> RmsNorm:
         """Return the norm of the rows of `x`."""
-        exponent = np.maximum(_exponent(x), math.frexp(math.sqrt(eps))[1] if eps else -(2**30))
+        exponent = np.maximum(top_exponent(x, -1), math.frexp(math.sqrt(eps))[1] if eps else -(2**30))
         scaled = np.ldexp(x, -exponent)
         root = np.sqrt(_mean(scaled**2) + np.ldexp(eps, -2 * exponent))
         return cls(_divided(scaled, root), root, exponent)
@@ -47,16 +48,8 @@ class RmsNorm:
 
 def rms(values: Array) -> float:
     """Return the root mean square of a matrix; NaN or infinite where a value is."""
-    exact = values.astype(np.float64)
-    exponent = _exponent(exact.reshape(1, -1))[0, 0]
-    scaled = np.ldexp(exact, -exponent)
-    return float(np.ldexp(np.sqrt(np.sum(scaled**2, axis=(0, 1)) / values.size), exponent))
-
-
-def _exponent(x: Floats) -> npt.NDArray[Any]:
-    """Return the binary exponent of the largest magnitude of each row, shape (T, 1); 0 where it is not finite."""
-    top = np.max(np.abs(x), axis=-1, keepdims=True)
-    return np.frexp(np.where(np.isfinite(top), top, 0.0))[1]
+    scaled, exponent = split_exponent(values, (0, 1))
+    return float(np.ldexp(np.sqrt(np.sum(scaled**2, axis=(0, 1)) / values.size), exponent[0, 0]))
 
 
 def _mean(x: Floats) -> Floats:

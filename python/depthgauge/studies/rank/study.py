@@ -67,8 +67,8 @@ class Study:
         From the results to rows of text, headings first.
     draw : callable
         Draws the results on an empty figure.
-    seeds : int
-        By default, without quick.
+    seeds, width : int
+        Number of seeds, and of features of a state, by default, without quick.
     packages : tuple of str
         What it needs beside xarray and SciPy.
     warning : str
@@ -169,6 +169,10 @@ def run_study(
         Cells that run at a time, each on one thread.
     progress : bool, optional
         As for `dg.sweep`.
+
+    Returns
+    -------
+    StudyResult
 
     Raises
     ------
