@@ -130,20 +130,18 @@ std::vector<Bytes> Problem<T>::inputs() const {
   return list;
 }
 
+// Statistics of states or blocks, as the lists in stack/propagation.hpp name them.
+#define DG_ALLOCATE(name, type, of) name = Array<type>(of##s);
+#define DG_POINT(name, type, of) out.name = name.data();
+#define DG_APPEND(name, type, of) append(list, #name, name);
+
 template <class T>
 ForwardRun<T>::ForwardRun(const Problem<T>& problem, Span span, bool keep, const Resources& resources) {
   const Case& c = problem.options();
   const Stack<T> stack = problem.stack_of(span);
   const int64_t states = c.replicates * (c.depth + 1), blocks = c.replicates * c.depth;
   output = Array<T>(c.replicates * span.count * c.equation.width);
-  rms = Array<double>(states);
-  max_abs = Array<double>(states);
-  batch_mean_norm_ = Array<double>(states);
-  nonfinite = Array<int64_t>(states);
-  branch_rms_ = Array<double>(blocks);
-  live_fraction_ = Array<double>(blocks);
-  dead_units_ = Array<double>(blocks);
-  saturation_ = Array<double>(blocks);
+  DG_FORWARD_STATISTICS(DG_ALLOCATE)
   if (c.quantiles) {
     quantiles = Array<double>(states * levels(c));
     derivative_quantiles_ = Array<double>(blocks * levels(c));
@@ -156,14 +154,7 @@ ForwardRun<T>::ForwardRun(const Problem<T>& problem, Span span, bool keep, const
   }
   ForwardResults<T> out{};
   out.output = output.data();
-  out.rms = rms.data();
-  out.max_abs = max_abs.data();
-  out.batch_mean_norm = batch_mean_norm_.data();
-  out.nonfinite = nonfinite.data();
-  out.branch_rms = branch_rms_.data();
-  out.live_fraction = live_fraction_.data();
-  out.dead_units = dead_units_.data();
-  out.saturation = saturation_.data();
+  DG_FORWARD_STATISTICS(DG_POINT)
   if (c.quantiles) out.quantiles = kLevels;
   out.state_quantiles = quantiles.data();
   out.derivative_quantiles = derivative_quantiles_.data();
@@ -182,14 +173,7 @@ template <class T>
 std::vector<Bytes> ForwardRun<T>::results() const {
   std::vector<Bytes> list;
   append(list, "output", output);
-  append(list, "rms", rms);
-  append(list, "max_abs", max_abs);
-  append(list, "batch_mean_norm", batch_mean_norm_);
-  append(list, "nonfinite", nonfinite);
-  append(list, "branch_rms", branch_rms_);
-  append(list, "live_fraction", live_fraction_);
-  append(list, "dead_units", dead_units_);
-  append(list, "saturation", saturation_);
+  DG_FORWARD_STATISTICS(DG_APPEND)
   append(list, "state_quantiles", quantiles);
   append(list, "derivative_quantiles", derivative_quantiles_);
   append(list, "cosine", cosine_);
@@ -212,15 +196,11 @@ VjpRun<T>::VjpRun(const Problem<T>& problem, Span span, const ForwardRun<T>& for
   const int64_t probes = mode == WeightGradients::none ? c.probes : 1;
   const int64_t states = probes * c.replicates * (c.depth + 1), blocks = c.replicates * c.depth;
   input_gradient = Array<T>(probes * c.replicates * span.count * c.equation.width);
-  rms = Array<double>(states);
-  max_abs = Array<double>(states);
-  nonfinite = Array<int64_t>(states);
+  DG_VJP_STATISTICS(DG_ALLOCATE)
   if (c.quantiles) quantiles = Array<double>(states * levels(c));
   VjpResults<T> out{};
   out.input_gradient = input_gradient.data();
-  out.rms = rms.data();
-  out.max_abs = max_abs.data();
-  out.nonfinite = nonfinite.data();
+  DG_VJP_STATISTICS(DG_POINT)
   if (c.quantiles) out.quantiles = kLevels;
   out.gradient_quantiles = quantiles.data();
   out.weight_gradients = mode != WeightGradients::none;
@@ -247,9 +227,7 @@ template <class T>
 std::vector<Bytes> VjpRun<T>::results() const {
   std::vector<Bytes> list;
   append(list, "input_gradient", input_gradient);
-  append(list, "rms", rms);
-  append(list, "max_abs", max_abs);
-  append(list, "nonfinite", nonfinite);
+  DG_VJP_STATISTICS(DG_APPEND)
   append(list, "gradient_quantiles", quantiles);
   for (int field = 0; field < kFields; ++field) {
     append(list, kFieldNames[field], weights[field]);

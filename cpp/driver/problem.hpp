@@ -47,6 +47,8 @@ class Problem {
   RowArray<T> x_, cotangent_, tangent_;
 };
 
+#define DG_ARRAY(name, type, of) Array<type> name;
+
 // What a forward pass leaves.
 template <class T>
 class ForwardRun {
@@ -57,11 +59,10 @@ class ForwardRun {
   std::vector<Bytes> tape_bytes() const;
 
   Array<T> output;
-  Array<double> rms, max_abs, quantiles;
-  Array<int64_t> nonfinite;
+  DG_FORWARD_STATISTICS(DG_ARRAY)
+  Array<double> quantiles;
 
  private:
-  Array<double> batch_mean_norm_, branch_rms_, live_fraction_, dead_units_, saturation_;
   Array<double> derivative_quantiles_, cosine_;
   // Each part of the tape by itself, so that to overrun one shows.
   Array<char, 64> tape_[stack::TapeLayout<T>::kParts];
@@ -77,11 +78,13 @@ class VjpRun {
   std::vector<Bytes> results() const;
 
   Array<T> input_gradient;
-  Array<double> rms, max_abs, quantiles;
-  Array<int64_t> nonfinite;
+  DG_VJP_STATISTICS(DG_ARRAY)
+  Array<double> quantiles;
   Array<T> weights[kFields];
   Array<double> weight_rms[kFields], branch_scale, skip_scale;
 };
+
+#undef DG_ARRAY
 
 template <class T>
 class JvpRun {
