@@ -319,3 +319,16 @@ def test_initialize_refuses() -> None:
         dg.initialize(block, 1, 2, rng=0, dtype=np.float16)
     with pytest.raises(TypeError, match="block must be a Block"):
         dg.initialize("mlp", 1, 2, rng=0)  # type: ignore[arg-type]
+
+
+def test_another_shape_in_place_is_seen(backend: str, rng: np.random.Generator) -> None:
+    """The stack that is kept between calls is that of the arrays as they are now."""
+    block, x = dg.Block(), rng.standard_normal((4, 6))
+    weights = dg.initialize(block, 6, 6, rng=1)
+    dg.forward(block, weights, x, backend=backend)
+    weights.up.resize((2, 3, 6, 6), refcheck=False)
+    weights.down.resize((2, 3, 6, 6), refcheck=False)  # type: ignore[union-attr]  # an MLP has one
+    want = dg.forward(block, dg.Weights(weights.up.copy(), weights.down.copy()), x, backend=backend)  # type: ignore[union-attr]
+    got = dg.forward(block, weights, x, backend=backend)
+    assert got.output.shape == (2, 4, 6)
+    np.testing.assert_array_equal(got.output, want.output)

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from depthgauge._common.cpus import usable_cpus
+
 T = TypeVar("T")
 
 # More than any machine has; beyond, a number is a mistake.
@@ -121,16 +123,14 @@ def available_threads() -> int:
 
     That is the share of this context where `share_of_threads` gave it one, no more than ``DEPTHGAUGE_NUM_THREADS``;
     else that variable where it is set, which may exceed the number of CPUs; else the number of CPUs this process may
-    run on.
+    use, by its affinity and by the quota of its control group.
     """
     asked, share = _asked_threads(), _share.get()
     if share is not None:
         return share if asked is None else min(share, asked)
     if asked is not None:
         return asked
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cpus()
 
 
 @contextmanager

@@ -17,9 +17,11 @@ from depthgauge.stacks.weights import Weights, leading_shape
 
 AnyWeights = Weights | GeneratedWeights
 
-# The last stack of each Weights alive, and the block and axes that it is for: calls in a loop repeat them, and in short
-# calls the checks of a stack are a good part.
-_latest: WeakKeyDictionary[Weights, tuple[Block, tuple[int, ...], Stack]] = WeakKeyDictionary()
+Shapes = tuple[tuple[int, ...], ...]
+
+# The last stack of each Weights alive, and the block, axes of x and shapes of weights that it is for: calls in a loop
+# repeat them, and in short calls the checks of a stack are a good part.  Arrays may be given other shapes in place.
+_latest: WeakKeyDictionary[Weights, tuple[Block, tuple[int, ...], Shapes, Stack]] = WeakKeyDictionary()
 
 
 def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
@@ -34,9 +36,10 @@ def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
         layer.
     """
     latest = _latest.get(weights)
-    if latest is not None and latest[0] is block and latest[1] == of_x:
-        return latest[2]
     fields = dict(weights.items())
+    shapes = tuple(array.shape for array in fields.values())
+    if latest is not None and latest[0] is block and latest[1:3] == (of_x, shapes):
+        return latest[3]
     leading = {name: leading_shape(name, array) for name, array in fields.items()}
     sets = broadcast_shapes(*leading.values())
     index = {shape: flat_indices(shape, sets) for shape in set(leading.values())}
@@ -44,7 +47,7 @@ def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
         name: Parameter(_flattened(array, leading[name]), index[leading[name]]) for name, array in fields.items()
     }
     stack = stack_with(block, weights, fields, parameters, sets, of_x)
-    _latest[weights] = block, of_x, stack
+    _latest[weights] = block, of_x, shapes, stack
     return stack
 
 
