@@ -7,6 +7,7 @@ import graphlib
 import inspect
 import subprocess
 import sys
+import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -125,3 +126,9 @@ def test_the_package_is_seen_at_a_glance() -> None:
         path.name for path in PACKAGE.iterdir() if path.name != "__pycache__" and path.suffix not in (".so", ".pyd")
     }
     assert len(entries) <= 16, sorted(entries)
+
+
+@pytest.mark.parametrize("name", [name for name in dg.__all__ if isinstance(getattr(dg, name), type)])
+def test_types_of_public_classes_are_known(name: str) -> None:
+    """Wherever a class is written, its annotations are found under the module that it names."""
+    assert all(not isinstance(hint, str) for hint in typing.get_type_hints(getattr(dg, name)).values())

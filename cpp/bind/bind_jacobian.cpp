@@ -28,6 +28,9 @@ JacobianAccumulator<T>* make_accumulator(const std::string& target, int64_t widt
                                          bool orders) {
   check_sizes(width, count);
   if (parts < 1 || (!orders && parts > 1)) throw std::invalid_argument("parts must be 1, or more with orders");
+  int64_t size = static_cast<int64_t>(sizeof(T));
+  for (const int64_t factor : {width + 32, width + 32, count, parts})
+    if (__builtin_mul_overflow(size, factor, &size)) throw std::invalid_argument("so many Jacobians fit no memory");
   return new JacobianAccumulator<T>(choose_target(target), width, count, parts, orders);
 }
 
@@ -99,7 +102,7 @@ template <class T>
 void bind_precision(py::module_& m, const std::string& suffix) {
   py::class_<JacobianAccumulator<T>>(m, ("JacobianAccumulator_" + suffix).c_str())
       .def(py::init(&make_accumulator<T>))
-      .def_property_readonly("passed", &JacobianAccumulator<T>::passed)
+      .def_property_readonly("passed", [](const JacobianAccumulator<T>& accumulator) { return accumulator.passed(); })
       .def("copy", &copy<T>)
       .def("singular_values", &singular_values<T>)
       .def("squares", &squares<T>);

@@ -190,12 +190,22 @@ void bind_precision(py::module_& m, const std::string& suffix) {
       .def("forward", &run_forward<T>, py::pos_only())
       .def("vjp", &run_vjp<T>, py::pos_only())
       .def("jvp", &run_jvp<T>, py::pos_only());
+  using Tape = const BoundTape<T>&;
   py::class_<BoundTape<T>>(m, ("Tape_" + suffix).c_str())
-      .def_property_readonly("nbytes", &BoundTape<T>::nbytes)
-      .def("of_copies", &BoundTape<T>::of_copies, py::pos_only())
-      .def("states", &BoundTape<T>::states)
-      .def(py::pickle([](const BoundTape<T>& tape) { return tape.to_state(); },
-                      [](const py::tuple& state) { return BoundTape<T>(state); }));
+      .def_property_readonly("nbytes", [](Tape tape) { return tape.nbytes(); })
+      .def(
+          "of_copies", [](Tape tape, int64_t count) { return tape.of_copies(count); }, py::pos_only())
+      .def("states", [](Tape tape) { return tape.states(); })
+      // For all protocols of pickle, the oldest of which would make an object of pybind11's base class.
+      .def(
+          "__reduce_ex__",
+          [name = "restore_tape_" + suffix](Tape tape, int) {
+            return py::make_tuple(py::module_::import("depthgauge._core").attr(name.c_str()),
+                                  py::make_tuple(tape.to_state()));
+          },
+          py::pos_only());
+  m.def(("restore_tape_" + suffix).c_str(), [](const py::tuple& state) { return BoundTape<T>(state); },
+        py::arg("state"), py::pos_only());
 }
 
 }  // namespace

@@ -56,11 +56,16 @@ void BoundStack<T>::read_field(int field, const py::tuple& pair) {
   const auto array = pair[0].cast<py::array>();
   const int64_t size = stack_.field_size(field), entries = array.ndim() ? array.shape(0) : 0;
   Field<T>& to = stack_.fields[field];
-  to.data = data_of<T>(array, name, entries * stack_.depth * size, false);
-  to.index = data_of<int64_t>(pair[1], name, stack_.sets, false);
+  int64_t count = 0;
+  if (__builtin_mul_overflow(entries, stack_.depth, &count) || __builtin_mul_overflow(count, size, &count))
+    throw std::invalid_argument(std::string(name) + " has more entries than there can be");
+  to.data = data_of<T>(array, name, count, false);
+  const int64_t* const index = data_of<int64_t>(pair[1], name, stack_.sets, false);
+  index_[field].assign(index, index + stack_.sets);
+  to.index = index_[field].data();
   to.size = size;
   check_indices(to.index, stack_.sets, entries, name);
-  arrays_[static_cast<size_t>(field)] = array;
+  field_axes_[static_cast<size_t>(field)].assign(array.shape() + 1, array.shape() + array.ndim());
   kept_.push_back(pair);
 }
 
@@ -68,7 +73,7 @@ template <class T>
 BoundStack<T>::BoundStack(const py::object& block, int64_t depth, int64_t width, int64_t hidden,
                           const py::tuple& replicates, const py::array& set_of, int64_t sets,
                           const py::array& branch_scale, const py::array& skip_scale, const py::dict& parameters)
-    : arrays_(kFields), kept_{set_of, branch_scale, skip_scale} {
+    : field_axes_(kFields), kept_{branch_scale, skip_scale} {
   Equation& eq = stack_.equation;
   read_equation(block);
   eq.width = dimension("width", width);
@@ -82,7 +87,9 @@ BoundStack<T>::BoundStack(const py::object& block, int64_t depth, int64_t width,
   }
   if (eq.branch == Branch::linear && eq.hidden != eq.width)
     throw std::invalid_argument("a linear branch is as wide as the block");
-  stack_.set_of = data_of<int64_t>(set_of, "set_of", stack_.replicates, false);
+  const int64_t* const sets_of = data_of<int64_t>(set_of, "set_of", stack_.replicates, false);
+  set_of_.assign(sets_of, sets_of + stack_.replicates);
+  stack_.set_of = set_of_.data();
   check_indices(stack_.set_of, stack_.replicates, stack_.sets, "set_of");
   stack_.branch_scale = data_of<T>(branch_scale, "branch_scale", stack_.depth, false);
   stack_.skip_scale = data_of<T>(skip_scale, "skip_scale", stack_.depth, false);

@@ -27,6 +27,9 @@ class BoundStack {
              const py::array& set_of, int64_t sets, const py::array& branch_scale, const py::array& skip_scale,
              const py::dict& parameters);
 
+  BoundStack(const BoundStack&) = delete;
+  BoundStack& operator=(const BoundStack&) = delete;
+
   stack::Stack<T> with_examples(int64_t examples) const {
     stack::Stack<T> stack = stack_;
     stack.examples = examples;
@@ -37,10 +40,7 @@ class BoundStack {
   // The fields that the stack has, in the order in which Python gave them.
   const std::vector<int>& fields() const { return fields_; }
   // The axes of one weight set of a field, layers first.
-  std::vector<py::ssize_t> field_axes(int field) const {
-    const py::array& array = arrays_[static_cast<size_t>(field)];
-    return {array.shape() + 1, array.shape() + array.ndim()};
-  }
+  const std::vector<py::ssize_t>& field_axes(int field) const { return field_axes_[static_cast<size_t>(field)]; }
 
  private:
   void read_equation(const py::object& block);
@@ -49,7 +49,9 @@ class BoundStack {
   stack::Stack<T> stack_{};
   std::vector<py::ssize_t> replicate_axes_;
   std::vector<int> fields_;
-  std::vector<py::array> arrays_;  // by field, those absent empty
+  std::vector<std::vector<py::ssize_t>> field_axes_;
+  // Copies, for whoever changed them afterwards would send kernels anywhere.
+  std::vector<int64_t> set_of_, index_[stack::kFields];
   std::vector<py::object> kept_;
 };
 

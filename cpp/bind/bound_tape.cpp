@@ -21,11 +21,27 @@ BoundTape<T>::BoundTape(const py::tuple& state) {
   const auto parts = state[4].cast<py::tuple>();
   if (parts.size() != stack::TapeLayout<T>::kParts) throw std::invalid_argument("this tape is of another version");
   for (size_t i = 0; i < parts.size(); ++i) layout_.bytes[i] = parts[i].cast<int64_t>();
-  if (std::any_of(std::begin(layout_.bytes), std::end(layout_.bytes), [](int64_t size) { return size < 0; }))
-    throw std::invalid_argument("the parts of a tape have sizes");
+  check_state();
   const auto* const from = data_of<unsigned char>(state[5], "tape", layout_.total(), false);
   allocate();
   std::memcpy(start(), from, static_cast<size_t>(layout_.total()));
+}
+
+// That sizes are sizes, together no more than memory may have, and that the states are there; what else a pass needs is
+// checked against its stack.
+template <class T>
+void BoundTape<T>::check_state() const {
+  constexpr int64_t kMost = int64_t{1} << 56;
+  const auto size = [](int64_t n) { return n >= 0 && n <= kMost; };
+  int64_t states = 0;
+  const bool fits =
+      std::all_of(std::begin(layout_.bytes), std::end(layout_.bytes), size) && size(sizes_.replicates) &&
+      size(sizes_.depth) && size(sizes_.examples) && size(sizes_.width) &&
+      !__builtin_mul_overflow(sizes_.replicates, sizes_.depth + 1, &states) &&
+      !__builtin_mul_overflow(states, (sizes_.examples + stack::kGroup<T> - 1) / stack::kGroup<T>, &states) &&
+      !__builtin_mul_overflow(states, sizes_.width, &states) &&
+      !__builtin_mul_overflow(states, stack::TapeLayout<T>::kLine, &states);
+  if (!fits || states != layout_.bytes[0]) throw std::invalid_argument("the sizes of this tape do not fit together");
 }
 
 template <class T>

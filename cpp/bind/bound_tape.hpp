@@ -11,7 +11,7 @@ class BoundTape {
  public:
   // Memory for the forward pass of a stack.
   BoundTape(const stack::Stack<T>& stack, bool with_activation);
-  // What `to_state` returned.
+  // What `to_state` returned; anything else raises.
   explicit BoundTape(const py::tuple& state);
 
   // The parts, for a pass over the stack that they were kept of; other stacks raise.
@@ -36,6 +36,7 @@ class BoundTape {
   static Sizes sizes_of(const stack::Stack<T>& stack) {
     return {stack.replicates, stack.depth, stack.examples, stack.equation.width};
   }
+  void check_state() const;
   void allocate();
   char* start() const;
 

@@ -1,5 +1,6 @@
 """depthgauge: what very deep residual stacks do to states, gradients and Jacobians."""
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from depthgauge._version import __version__
@@ -60,10 +61,14 @@ if TYPE_CHECKING:
     from depthgauge.sweeps import read_store, sweep
 
 # Public classes and functions are at home here, wherever they are written: pickles and messages then name this module.
+# Annotations are evaluated where their names are known.
 for _name in __all__:
-    if hasattr(globals().get(_name), "__module__"):
-        globals()[_name].__module__ = __name__
-del _name
+    _public = globals().get(_name)
+    if isinstance(_public, type):
+        _public.__annotations__ = inspect.get_annotations(_public, eval_str=True)
+    if hasattr(_public, "__module__"):
+        _public.__module__ = __name__
+del _name, _public
 
 
 def __getattr__(name: str) -> Any:

@@ -358,3 +358,12 @@ def test_a_grid_holds_the_states_of_one_block_at_a_time(generated: bool) -> None
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] - peaks[0] < 10 * depth * batch * width * 8  # one of the 40 has 2 to 4 arrays of that size
+
+
+def test_the_first_block_is_named_like_all_others(backend: str) -> None:
+    good = dg.Block()
+    bad = good.replace(branch_scale=(1.0,) * 4)
+    weights = dg.initialize(good, 5, 8, 12, rng=0)
+    for place, blocks in enumerate(([bad, good], [good, bad])):
+        with pytest.raises(ValueError, match=rf"blocks\[{place}\]: branch_scale has 4 values"):
+            dg.rank_grid(blocks, weights, np.ones((3, 8)), backend=backend)

@@ -27,7 +27,8 @@ def test_a_pickled_tape_is_as_good(block: dg.Block, keep: Any, dtype: np.dtype[A
     p = random_problem(rng, block, 3, 9, 9, 19, dtype)
     fwd = dg.forward(p.block, p.weights, p.x, keep=keep, backend="native")
     (tape,) = fwd._tape or ()
-    other = pickle.loads(pickle.dumps(tape, protocol=5))
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        other = pickle.loads(pickle.dumps(tape, protocol=protocol))
     assert type(other) is type(tape)
     assert other.nbytes == tape.nbytes
     assert_same_bits(other.states(), tape.states())
@@ -65,8 +66,38 @@ def test_a_tape_serves_its_own_stack_alone(rng: np.random.Generator) -> None:
         bound.vjp((other._tape or ())[0], (1, 1), g, "none", (), "", 1)
     with pytest.raises(ValueError, match="only the tape of one example"):
         tape.of_copies(2)
-    state, kind = list(tape.__getstate__()), cast(Any, type(tape))
-    for place, value in ((4, state[4][:-1]), (5, state[5][:-1]), (4, (*state[4][:-1], -64))):
-        damaged = tuple(value if at == place else part for at, part in enumerate(state))
-        with pytest.raises(ValueError, match=r"tape"):
-            kind.__new__(kind).__setstate__(damaged)
+
+
+def test_a_damaged_tape_is_refused(rng: np.random.Generator) -> None:
+    p = random_problem(rng, dg.Block(), 3, 9, 7, 19, np.dtype(np.float64))
+    (tape,) = dg.forward(p.block, p.weights, p.x, backend="native")._tape or ()
+    restore, (state,) = cast(Any, tape).__reduce_ex__(2)
+    assert_same_bits(restore(state).states(), cast(Any, tape).states())
+    damage = {
+        0: [10**6, -1, 2**62],
+        1: [4, -1],
+        2: [1, -19, 2**62],
+        3: [8, 2**60],
+        4: [state[4][:-1], (*state[4][:-1], -64), (2**62,) * 4 + (0,) * 6, (0,) * 10],
+        5: [state[5][:-1], state[5].astype(np.int8), None],
+    }
+    for place, values in damage.items():
+        for value in values:
+            with pytest.raises((ValueError, TypeError)):
+                restore(tuple(value if at == place else part for at, part in enumerate(state)))
+    with pytest.raises(ValueError, match="this is no tape"):
+        restore(state[:-1])
+
+
+def test_indices_are_read_once(rng: np.random.Generator) -> None:
+    """Whoever changes them after a stack was bound reaches nothing."""
+    p = random_problem(rng, dg.Block(), 3, 9, 7, 19, np.dtype(np.float64))
+    fwd = dg.forward(p.block, p.weights, p.x, backend="native")
+    stack = fwd._stack
+    assert stack is not None
+    stack.set_of[:] = 10**9
+    for parameter in stack.parameters.values():
+        parameter.index_of[:] = 10**9
+    bound = stack.bound["native"]
+    found, _ = bound.forward(p.x[None], np.zeros(1, np.int64), "nothing", (), False, "", 1)
+    assert_same_bits(found["output"], fwd.output)

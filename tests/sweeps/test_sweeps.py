@@ -270,7 +270,7 @@ except KeyboardInterrupt as interrupt:
 @needs_signals
 def test_control_c_says_what_is_lost_without_a_store() -> None:
     words = output_after_control_c(INTERRUPTED.replace("store=sys.argv[1], ", ""), after=0.1)
-    assert " ".join(words) == ("cell: 3 of 9 cells have a result in the store in memory; they are lost without store=")
+    assert " ".join(words) == ("cell: 3 of 9 cells have a result; they are lost without store=")
 
 
 @needs_signals

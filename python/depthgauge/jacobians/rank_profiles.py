@@ -18,7 +18,7 @@ from depthgauge.backends.protocol import SingularArrays
 from depthgauge.equation import Block
 from depthgauge.jacobians.propagation import Propagation, depth_list
 from depthgauge.spectra.spreads import Spread, spread_of_logs, spread_of_values
-from depthgauge.stacks.binding import AnyWeights, layer_scale
+from depthgauge.stacks.binding import AnyWeights, check_kinds, layer_scale
 
 # A product resolves its singular values to this many d * eps of the largest; "auto" trusts none below.
 _RESOLVED = 4.0
@@ -161,10 +161,11 @@ def rank_grid(
     members = _blocks(blocks)
     if not members:
         raise ValueError("blocks is empty, which leaves nothing to measure; give at least one Block")
-    run = Propagation(members[0], weights, x, backend, threads)
-    wanted = depth_list(depths, weights.depth)
+    check_kinds(members[0], weights)
     for index, block in enumerate(members):
         _check_member(index, block, members[0], weights)
+    run = Propagation(members[0], weights, x, backend, threads)
+    wanted = depth_list(depths, weights.depth)
     visited = sorted(set(wanted))
     order = np.searchsorted(visited, wanted)
 

@@ -17,11 +17,12 @@ from depthgauge.stacks.weights import Weights, leading_shape
 
 AnyWeights = Weights | GeneratedWeights
 
-Shapes = tuple[tuple[int, ...], ...]
+Arrays = tuple[tuple[int, tuple[int, ...]], ...]
 
-# The last stack of each Weights alive, and the block, axes of x and shapes of weights that it is for: calls in a loop
-# repeat them, and in short calls the checks of a stack are a good part.  Arrays may be given other shapes in place.
-_latest: WeakKeyDictionary[Weights, tuple[Block, tuple[int, ...], Shapes, Stack]] = WeakKeyDictionary()
+# The last stack of each Weights alive, and the block, axes of x and arrays of weights, by identity and shape, that it
+# is for: calls in a loop repeat them, and in short calls the checks of a stack are a good part.  Arrays may be given
+# other shapes in place; while a stack is kept, none of its arrays goes, so that no other has its identity.
+_latest: WeakKeyDictionary[Weights, tuple[Block, tuple[int, ...], Arrays, Stack]] = WeakKeyDictionary()
 
 
 def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
@@ -37,8 +38,8 @@ def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
     """
     latest = _latest.get(weights)
     fields = dict(weights.items())
-    shapes = tuple(array.shape for array in fields.values())
-    if latest is not None and latest[0] is block and latest[1:3] == (of_x, shapes):
+    arrays = tuple((id(array), array.shape) for array in fields.values())
+    if latest is not None and latest[0] is block and latest[1:3] == (of_x, arrays):
         return latest[3]
     leading = {name: leading_shape(name, array) for name, array in fields.items()}
     sets = broadcast_shapes(*leading.values())
@@ -47,7 +48,7 @@ def build_stack(block: Block, weights: Weights, of_x: tuple[int, ...]) -> Stack:
         name: Parameter(_flattened(array, leading[name]), index[leading[name]]) for name, array in fields.items()
     }
     stack = stack_with(block, weights, fields, parameters, sets, of_x)
-    _latest[weights] = block, of_x, shapes, stack
+    _latest[weights] = block, of_x, arrays, stack
     return stack
 
 

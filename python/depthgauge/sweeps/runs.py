@@ -195,10 +195,10 @@ class _Run:
 
     def interrupted(self) -> str:
         """Return what an interrupt says."""
-        where, kept = "the store in memory", "they are lost without store="
+        where, kept = "", "they are lost without store="
         if self._store is not None:
-            where, kept = str(self._store), "call it again to go on from there"
-        return f"{self._name}: {self._layouts.results} of {len(self.cells)} cells have a result in {where}; {kept}"
+            where, kept = f" in {self._store}", "call it again to go on from there"
+        return f"{self._name}: {self._layouts.results} of {len(self.cells)} cells have a result{where}; {kept}"
 
 
 def _warn_of_failures(name: str, cells: int, found: Iterable[Found], *, stored: bool) -> None:
