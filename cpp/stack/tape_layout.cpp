@@ -5,7 +5,7 @@
 namespace depthgauge::stack {
 namespace {
 
-constexpr int64_t kLine = 64;
+constexpr int64_t kLine = TapeLayout<float>::kLine;
 
 int64_t whole_lines(int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
